@@ -17,9 +17,9 @@ import (
 	"testing"
 )
 
-// floors gives each package its floor. A package may import packages of lower floors only. A new package needs a line
+// packageLayers gives each package its layer. A package may import packages of lower layers only. A new package needs a line
 // here.
-var floors = map[string]int{
+var packageLayers = map[string]int{
 	"hinit/cmd/hinit":                9,
 	"hinit/cmd/hinit-shim":           6,
 	"hinit/cmd/hinit-sandbox-helper": 6,
@@ -170,15 +170,15 @@ var floors = map[string]int{
 	"hinit/internal/version":        0,
 }
 
-// outside lists the trees that no package of the product may import, each with the reason.
-var outside = map[string]string{
+// nonProductTrees lists the trees that no package of the product may import, each with the reason.
+var nonProductTrees = map[string]string{
 	"hinit/examples":         "an example must be possible in any language, so nothing of hinit needs it",
 	"hinit/internal/gendocs": "a tool for developers",
 	"hinit/test":             "tests of the finished binaries",
 }
 
-// beside lists packages on the same floor. Each may import the packages before it in the list.
-var beside = []string{"hinit/internal/boot", "hinit/internal/boot/lookup", "hinit/logrotate/archive", "hinit/logrotate/gzipped", "hinit/logrotate/packer", "hinit/internal/s6/foreign", "hinit/internal/s6/scandir", "hinit/internal/s6/personality"}
+// sameLayerOrder lists packages of the same layer. Each may import the packages before it in the list.
+var sameLayerOrder = []string{"hinit/internal/boot", "hinit/internal/boot/lookup", "hinit/logrotate/archive", "hinit/logrotate/gzipped", "hinit/logrotate/packer", "hinit/internal/s6/foreign", "hinit/internal/s6/scandir", "hinit/internal/s6/personality"}
 
 func TestImportsGoDown(t *testing.T) {
 	for _, line := range goList(t, nil, "-f", "{{.ImportPath}} {{join .Imports \" \"}}", "./...") {
@@ -187,7 +187,7 @@ func TestImportsGoDown(t *testing.T) {
 		if pkg == "hinit" {
 			continue // The root directory contains tests only.
 		}
-		if _, beside := under(pkg, outside); beside {
+		if _, beside := nearestEntry(pkg, nonProductTrees); beside {
 			if strings.HasPrefix(pkg, "hinit/examples") {
 				for _, dep := range imports {
 					if strings.HasPrefix(dep, "hinit/") && !strings.HasPrefix(dep, "hinit/examples/") {
@@ -197,7 +197,7 @@ func TestImportsGoDown(t *testing.T) {
 			}
 			continue
 		}
-		floor, known := under(pkg, floors)
+		floor, known := nearestEntry(pkg, packageLayers)
 		if !known {
 			t.Errorf("%s has no floor: decide what it may import and add it to the table in deps_test.go", pkg)
 			continue
@@ -206,12 +206,12 @@ func TestImportsGoDown(t *testing.T) {
 			if !strings.HasPrefix(dep, "hinit/") {
 				continue
 			}
-			if why, beside := under(dep, outside); beside {
+			if why, beside := nearestEntry(dep, nonProductTrees); beside {
 				t.Errorf("%s imports %s, which is not part of the house: %s", pkg, dep, why)
 				continue
 			}
-			to, known := under(dep, floors)
-			if at := slices.Index(beside, dep); at >= 0 && at < slices.Index(beside, pkg) {
+			to, known := nearestEntry(dep, packageLayers)
+			if at := slices.Index(sameLayerOrder, dep); at >= 0 && at < slices.Index(sameLayerOrder, pkg) {
 				continue
 			}
 			if known && to >= floor {
@@ -221,8 +221,8 @@ func TestImportsGoDown(t *testing.T) {
 	}
 }
 
-// binaries lists, for each program, the packages that it must not link, with the reason.
-var binaries = map[string]map[string]string{
+// forbiddenPackages lists, for each program, the packages that it must not link, with the reason.
+var forbiddenPackages = map[string]map[string]string{
 	"./cmd/hinit": {
 		"os/exec":                      "it waits for children by itself and would steal them from the supervisor, or be robbed by it",
 		"os/user":                      "with cgo it loads NSS; internal/account reads the same files",
@@ -269,39 +269,39 @@ var binaries = map[string]map[string]string{
 }
 
 func TestBinariesStaySmall(t *testing.T) {
-	for cmd, forbidden := range binaries {
+	for cmd, forbidden := range forbiddenPackages {
 		deps := goList(t, []string{"CGO_ENABLED=0"}, "-deps", cmd)
 		if len(deps) < 20 {
 			t.Fatalf("go list names only %q for %s", deps, cmd)
 		}
 		for _, dep := range deps {
-			if why, bad := under(dep, forbidden); bad {
+			if why, bad := nearestEntry(dep, forbidden); bad {
 				t.Errorf("%s reaches %s: %s", cmd, dep, why)
 			}
 		}
 	}
 }
 
-// modules lists the modules that PID 1 may link besides the standard library. Adding one needs a decision of the
+// allowedModules lists the modules that PID 1 may link besides the standard library. Adding one needs a decision of the
 // maintainers.
-var modules = []string{
+var allowedModules = []string{
 	"hinit", "github.com/fsnotify/fsnotify", "github.com/netresearch/go-cron", "go.yaml.in/yaml/v3", "golang.org/x/sys", "gopkg.in/natefinch/lumberjack.v2",
 }
 
 func TestModulesOfPID1(t *testing.T) {
 	for _, line := range goList(t, nil, "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", "./cmd/hinit", "./cmd/hinit-shim") {
-		if line != "" && !slices.Contains(modules, line) {
+		if line != "" && !slices.Contains(allowedModules, line) {
 			t.Errorf("the binaries link module %s: a dependency of PID 1 needs a decision record and a line here", line)
 		}
 	}
 }
 
-// calls maps forbidden functions, as "import path.Name", to the reasons. Only the allowed places
+// forbiddenCalls maps forbidden functions, as "import path.Name", to the reasons. Only the allowed places
 // may use them.
-type calls map[string]string
+type forbiddenCalls map[string]string
 
 var (
-	processes = calls{
+	processCalls = forbiddenCalls{
 		"os.StartProcess":              "only internal/proc starts processes",
 		"os.FindProcess":               "only internal/proc waits for processes",
 		"syscall.ForkExec":             "only internal/proc starts processes",
@@ -310,68 +310,68 @@ var (
 		"golang.org/x/sys/unix.Wait4":  "only internal/proc waits: who reaps what it does not own steals an exit status",
 		"golang.org/x/sys/unix.Waitid": "only internal/proc waits: who reaps what it does not own steals an exit status",
 	}
-	inotify = calls{
+	inotifyCalls = forbiddenCalls{
 		"golang.org/x/sys/unix.InotifyInit1":    "only internal/watch uses inotify",
 		"golang.org/x/sys/unix.InotifyInit":     "only internal/watch uses inotify",
 		"golang.org/x/sys/unix.InotifyAddWatch": "only internal/watch uses inotify",
 	}
-	everywhere = calls{
+	alwaysForbidden = forbiddenCalls{
 		"os/signal.Ignore": "an ignored signal stays ignored in every child after exec; handle it instead",
 	}
-	clocks = calls{
-		"time.Now": noClock, "time.Since": noClock, "time.Until": noClock, "time.After": noClock, "time.AfterFunc": noClock,
-		"time.NewTimer": noClock, "time.NewTicker": noClock, "time.Tick": noClock, "time.Sleep": noClock,
+	clockCalls = forbiddenCalls{
+		"time.Now": noClockReason, "time.Since": noClockReason, "time.Until": noClockReason, "time.After": noClockReason, "time.AfterFunc": noClockReason,
+		"time.NewTimer": noClockReason, "time.NewTicker": noClockReason, "time.Tick": noClockReason, "time.Sleep": noClockReason,
 	}
 )
 
-const noClock = "the machine gets the time as an argument, so that it can be tested with any"
+const noClockReason = "the machine gets the time as an argument, so that it can be tested with any"
 
 func TestOnlyProcStartsAndWaits(t *testing.T) {
-	walk(t, func(path string, f *ast.File) {
+	eachGoFile(t, func(path string, f *ast.File) {
 		switch {
 		case strings.HasSuffix(path, "_test.go"):
 			return
-		case anyPrefix(path, "internal/proc/", "sandbox/gate/", "internal/testproc/", "internal/testkit/", "internal/gendocs/", "examples/", "test/", "kubernetes/internal/cluster/"):
+		case hasAnyPrefix(path, "internal/proc/", "sandbox/gate/", "internal/testproc/", "internal/testkit/", "internal/gendocs/", "examples/", "test/", "kubernetes/internal/cluster/"):
 			return
 		}
 		if imports(f, "os/exec") {
 			t.Errorf("%s imports os/exec: only internal/proc starts processes", path)
 		}
-		forbid(t, path, f, processes)
+		reportForbidden(t, path, f, processCalls)
 	})
 }
 
 func TestOnlyWatchUsesInotify(t *testing.T) {
-	walk(t, func(path string, f *ast.File) {
-		if strings.HasSuffix(path, "_test.go") || anyPrefix(path, "internal/watch/", "test/") {
+	eachGoFile(t, func(path string, f *ast.File) {
+		if strings.HasSuffix(path, "_test.go") || hasAnyPrefix(path, "internal/watch/", "test/") {
 			return
 		}
 		if imports(f, "github.com/fsnotify/fsnotify") {
 			t.Errorf("%s imports fsnotify: only internal/watch uses inotify; its contract says what happens at its limits", path)
 		}
-		forbid(t, path, f, inotify)
+		reportForbidden(t, path, f, inotifyCalls)
 	})
 }
 
 func TestNoSignalIsIgnored(t *testing.T) {
-	walk(t, func(path string, f *ast.File) {
-		if !anyPrefix(path, "internal/testproc/") { // internal/testproc contains programs that misbehave on purpose.
-			forbid(t, path, f, everywhere)
+	eachGoFile(t, func(path string, f *ast.File) {
+		if !hasAnyPrefix(path, "internal/testproc/") { // internal/testproc contains programs that misbehave on purpose.
+			reportForbidden(t, path, f, alwaysForbidden)
 		}
 	})
 }
 
 func TestMachineIsPure(t *testing.T) {
 	seen := false
-	walk(t, func(path string, f *ast.File) {
+	eachGoFile(t, func(path string, f *ast.File) {
 		if !strings.HasPrefix(path, "supervisor/machine") || strings.HasSuffix(path, "_test.go") {
 			return
 		}
 		seen = seen || path == "supervisor/machine.go"
-		forbid(t, path, f, clocks)
+		reportForbidden(t, path, f, clockCalls)
 		for _, spec := range f.Imports {
 			pkg := importPath(spec)
-			if _, bad := under(pkg, map[string]string{"os": "", "net": "", "syscall": "", "golang.org/x/sys": "", "io": "", "sync": "", "context": "", "hinit/internal/proc": ""}); bad {
+			if _, bad := nearestEntry(pkg, map[string]string{"os": "", "net": "", "syscall": "", "golang.org/x/sys": "", "io": "", "sync": "", "context": "", "hinit/internal/proc": ""}); bad {
 				t.Errorf("%s imports %s: the machine is a function of its arguments and does nothing by itself", path, pkg)
 			}
 		}
@@ -382,14 +382,14 @@ func TestMachineIsPure(t *testing.T) {
 }
 
 func TestTheModelOfTheScreenIsPure(t *testing.T) {
-	walk(t, func(path string, f *ast.File) {
-		if !anyPrefix(path, "internal/top/model/", "internal/top/frame/") || strings.HasSuffix(path, "_test.go") {
+	eachGoFile(t, func(path string, f *ast.File) {
+		if !hasAnyPrefix(path, "internal/top/model/", "internal/top/frame/") || strings.HasSuffix(path, "_test.go") {
 			return
 		}
-		forbid(t, path, f, clocks)
+		reportForbidden(t, path, f, clockCalls)
 		for _, spec := range f.Imports {
 			pkg := importPath(spec)
-			if _, bad := under(pkg, map[string]string{"os": "", "net": "", "syscall": "", "golang.org/x/sys": "", "io": "", "sync": "", "context": "", "charm.land": "", "hinit/internal/top/feed": ""}); bad {
+			if _, bad := nearestEntry(pkg, map[string]string{"os": "", "net": "", "syscall": "", "golang.org/x/sys": "", "io": "", "sync": "", "context": "", "charm.land": "", "hinit/internal/top/feed": ""}); bad {
 				t.Errorf("%s imports %s: the screen is a function of what it was told, so that it can be tested without a terminal", path, pkg)
 			}
 		}
@@ -397,15 +397,15 @@ func TestTheModelOfTheScreenIsPure(t *testing.T) {
 }
 
 func TestSupervisorHasNoLock(t *testing.T) {
-	walk(t, func(path string, f *ast.File) {
+	eachGoFile(t, func(path string, f *ast.File) {
 		if strings.HasPrefix(path, "supervisor/") && !strings.HasSuffix(path, "_test.go") && imports(f, "sync") {
 			t.Errorf("%s imports sync: one goroutine owns what changes, readers get snapshots, so that no reader can hold up PID 1", path)
 		}
 	})
 }
 
-// forbid reports every use of one of the functions, whether the source calls it or only passes it as a value.
-func forbid(t *testing.T, path string, f *ast.File, bad calls) {
+// reportForbidden reports every use of one of the functions, whether the source calls it or only passes it as a value.
+func reportForbidden(t *testing.T, path string, f *ast.File, bad forbiddenCalls) {
 	t.Helper()
 	names := make(map[string]string) // Import path by the name of the package in this file.
 	for _, spec := range f.Imports {
@@ -440,13 +440,13 @@ func importPath(s *ast.ImportSpec) string {
 	return path
 }
 
-type source struct {
+type parsedFile struct {
 	path string
 	file *ast.File
 }
 
-// sources parses the Go files of the module once for all tests. It skips files that tests write, or read as data.
-var sources = sync.OnceValues(func() (list []source, err error) {
+// parsedFiles parses the Go files of the module once for all tests. It skips files that tests write, or read as data.
+var parsedFiles = sync.OnceValues(func() (list []parsedFile, err error) {
 	err = filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			return err
@@ -462,17 +462,17 @@ var sources = sync.OnceValues(func() (list []source, err error) {
 			return nil
 		}
 		f, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.ParseComments)
-		list = append(list, source{filepath.ToSlash(path), f})
+		list = append(list, parsedFile{filepath.ToSlash(path), f})
 		return err
 	})
 	return list, err
 })
 
-// walk calls each for every Go file of the module. The callback must not change the syntax tree, because all tests
+// eachGoFile calls each for every Go file of the module. The callback must not change the syntax tree, because all tests
 // share it.
-func walk(t *testing.T, each func(path string, f *ast.File)) {
+func eachGoFile(t *testing.T, each func(path string, f *ast.File)) {
 	t.Helper()
-	list, err := sources()
+	list, err := parsedFiles()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -484,8 +484,8 @@ func walk(t *testing.T, each func(path string, f *ast.File)) {
 	}
 }
 
-// under returns the table's entry for path, or else for the nearest ancestor of path that has one.
-func under[V any](path string, table map[string]V) (v V, ok bool) {
+// nearestEntry returns the table's entry for path, or else for the nearest ancestor of path that has one.
+func nearestEntry[V any](path string, table map[string]V) (v V, ok bool) {
 	for p := path; ; {
 		if v, ok = table[p]; ok {
 			return v, true
@@ -498,7 +498,7 @@ func under[V any](path string, table map[string]V) (v V, ok bool) {
 	}
 }
 
-func anyPrefix(s string, prefixes ...string) bool {
+func hasAnyPrefix(s string, prefixes ...string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(s, p) })
 }
 

@@ -15,16 +15,16 @@ import (
 	"unicode"
 )
 
-// link matches a Markdown link. Its group is the target.
-var link = regexp.MustCompile(`\]\(([^()\s]+)\)`)
+// markdownLink matches a Markdown link. Its group is the target.
+var markdownLink = regexp.MustCompile(`\]\(([^()\s]+)\)`)
 
 // TestLinks checks that every relative link of the documents leads to an existing file, and to an existing heading if
 // it names one.
 func TestLinks(t *testing.T) {
-	pages := documents(t)
+	pages := markdownFiles(t)
 	links := 0
 	for name, text := range pages {
-		for _, m := range link.FindAllStringSubmatch(prose(text), -1) {
+		for _, m := range markdownLink.FindAllStringSubmatch(withoutCode(text), -1) {
 			target := m[1]
 			if strings.Contains(target, "://") || strings.HasPrefix(target, "mailto:") {
 				continue
@@ -42,7 +42,7 @@ func TestLinks(t *testing.T) {
 			if heading == "" {
 				continue
 			}
-			if page, known := pages[to]; !known || !slices.Contains(headings(page), heading) {
+			if page, known := pages[to]; !known || !slices.Contains(headingAnchors(page), heading) {
 				t.Errorf("%s links to %s, where there is no such heading", name, target)
 			}
 		}
@@ -54,7 +54,7 @@ func TestLinks(t *testing.T) {
 
 // TestEveryPageIsReachable checks that a reader can get from README.md to every page by links alone.
 func TestEveryPageIsReachable(t *testing.T) {
-	pages := documents(t)
+	pages := markdownFiles(t)
 	reached := make(map[string]bool)
 	var visit func(string)
 	visit = func(name string) {
@@ -62,7 +62,7 @@ func TestEveryPageIsReachable(t *testing.T) {
 			return
 		}
 		reached[name] = true
-		for _, m := range link.FindAllStringSubmatch(prose(pages[name]), -1) {
+		for _, m := range markdownLink.FindAllStringSubmatch(withoutCode(pages[name]), -1) {
 			file, _, _ := strings.Cut(m[1], "#")
 			if to := path.Join(path.Dir(name), file); pages[to] != "" {
 				visit(to)
@@ -81,8 +81,8 @@ func TestEveryPageIsReachable(t *testing.T) {
 // text.
 func TestTablesAreWhole(t *testing.T) {
 	tables := 0
-	for name, text := range documents(t) {
-		lines := strings.Split(prose(text), "\n")
+	for name, text := range markdownFiles(t) {
+		lines := strings.Split(withoutCode(text), "\n")
 		for i, line := range lines {
 			if !strings.HasPrefix(line, "|") || i > 0 && strings.HasPrefix(lines[i-1], "|") {
 				continue
@@ -101,14 +101,14 @@ func TestTablesAreWhole(t *testing.T) {
 // TestEnvironmentIsDocumented checks that docs/reference/environment.md names every environment variable of hinit that
 // the code names.
 func TestEnvironmentIsDocumented(t *testing.T) {
-	page := documents(t)["docs/reference/environment.md"]
+	page := markdownFiles(t)["docs/reference/environment.md"]
 	ours := regexp.MustCompile(`^((HINIT|HERMES|GATEWAY|PLAYWRIGHT|AGENT_BROWSER)_[A-Z0-9_]+|P[UG]ID)$`)
 	found := 0
-	walk(t, func(file string, f *ast.File) {
-		if strings.HasSuffix(file, "_test.go") || anyPrefix(file, "examples/", "test/", "internal/testproc/", "internal/testkit/", "kubernetes/internal/cluster/") {
+	eachGoFile(t, func(file string, f *ast.File) {
+		if strings.HasSuffix(file, "_test.go") || hasAnyPrefix(file, "examples/", "test/", "internal/testproc/", "internal/testkit/", "kubernetes/internal/cluster/") {
 			return
 		}
-		texts(f, func(text string) {
+		eachStringLiteral(f, func(text string) {
 			if !ours.MatchString(text) {
 				return
 			}
@@ -126,18 +126,18 @@ func TestEnvironmentIsDocumented(t *testing.T) {
 // TestControlAPIIsDocumented checks that control-api.md names every route of the API, and that control-api.md or
 // json.md names every key of an answer.
 func TestControlAPIIsDocumented(t *testing.T) {
-	page, shapes := documents(t)["docs/reference/control-api.md"], documents(t)["docs/reference/json.md"]
+	page, shapes := markdownFiles(t)["docs/reference/control-api.md"], markdownFiles(t)["docs/reference/json.md"]
 	route := regexp.MustCompile(`^(GET|POST|PUT|DELETE) /`)
 	key := regexp.MustCompile(`json:"([a-z_]+)`)
 	kind := regexp.MustCompile(`^Kind[A-Z]`)
 	routes, keys, kinds := 0, 0, 0
-	walk(t, func(file string, f *ast.File) {
+	eachGoFile(t, func(file string, f *ast.File) {
 		if strings.HasSuffix(file, "_test.go") {
 			return
 		}
 		switch path.Dir(file) {
 		case "internal/control":
-			texts(f, func(text string) {
+			eachStringLiteral(f, func(text string) {
 				if route.MatchString(text) {
 					routes++
 					if !strings.Contains(page, "`"+text+"`") {
@@ -146,7 +146,7 @@ func TestControlAPIIsDocumented(t *testing.T) {
 				}
 			})
 		case "client":
-			texts(f, func(text string) {
+			eachStringLiteral(f, func(text string) {
 				if m := key.FindStringSubmatch(text); m != nil {
 					keys++
 					if !regexp.MustCompile("[`\"]" + m[1] + "[`\"]").MatchString(page + shapes) {
@@ -154,7 +154,7 @@ func TestControlAPIIsDocumented(t *testing.T) {
 					}
 				}
 			})
-			constants(f, func(name, value string) {
+			eachStringConstant(f, func(name, value string) {
 				// Clients set KindUnreachable themselves; no answer has it.
 				if path.Base(file) == "errors.go" && kind.MatchString(name) && name != "KindUnreachable" {
 					kinds++
@@ -174,14 +174,14 @@ func TestControlAPIIsDocumented(t *testing.T) {
 func TestTestsThatDocumentsNameExist(t *testing.T) {
 	named := regexp.MustCompile("`([a-z0-9/_-]+)\\.((?:Test|Fuzz)[A-Za-z0-9_]+)`")
 	tests := make(map[string]bool)
-	walk(t, func(file string, f *ast.File) {
+	eachGoFile(t, func(file string, f *ast.File) {
 		for _, d := range f.Decls {
 			if fn, ok := d.(*ast.FuncDecl); ok && fn.Recv == nil && strings.HasSuffix(file, "_test.go") {
 				tests[path.Dir(file)+"."+fn.Name.Name] = true
 			}
 		}
 	})
-	pages := documents(t)
+	pages := markdownFiles(t)
 	for name, least := range map[string]int{"SECURITY.md": 15, "docs/reference/promises.md": 15} {
 		found := named.FindAllStringSubmatch(pages[name], -1)
 		for _, m := range found {
@@ -195,8 +195,8 @@ func TestTestsThatDocumentsNameExist(t *testing.T) {
 	}
 }
 
-// documents returns the text of every Markdown file of the repository, by path.
-func documents(t *testing.T) map[string]string {
+// markdownFiles returns the text of every Markdown file of the repository, by path.
+func markdownFiles(t *testing.T) map[string]string {
 	t.Helper()
 	pages := make(map[string]string)
 	err := filepath.WalkDir(".", func(name string, d fs.DirEntry, err error) error {
@@ -219,8 +219,8 @@ func documents(t *testing.T) map[string]string {
 	return pages
 }
 
-// prose returns the text of a page without its code blocks.
-func prose(page string) string {
+// withoutCode returns the text of a page without its code blocks.
+func withoutCode(page string) string {
 	var b strings.Builder
 	code := false
 	for line := range strings.Lines(page) {
@@ -235,10 +235,10 @@ func prose(page string) string {
 	return regexp.MustCompile("`[^`\n]*`").ReplaceAllStringFunc(b.String(), func(s string) string { return strings.NewReplacer("](", "").Replace(s) })
 }
 
-// headings returns the anchors of a page's headings, spelled as GitHub generates them.
-func headings(page string) []string {
+// headingAnchors returns the anchors of a page's headings, spelled as GitHub generates them.
+func headingAnchors(page string) []string {
 	var out []string
-	for line := range strings.Lines(prose(page)) {
+	for line := range strings.Lines(withoutCode(page)) {
 		if !strings.HasPrefix(line, "#") {
 			continue
 		}
@@ -256,8 +256,8 @@ func headings(page string) []string {
 	return out
 }
 
-// texts calls each with the value of every string literal in the file.
-func texts(f *ast.File, each func(text string)) {
+// eachStringLiteral calls each with the value of every string literal in the file.
+func eachStringLiteral(f *ast.File, each func(text string)) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		if lit, ok := n.(*ast.BasicLit); ok && lit.Kind == token.STRING {
 			if text, err := strconv.Unquote(lit.Value); err == nil {
@@ -268,8 +268,8 @@ func texts(f *ast.File, each func(text string)) {
 	})
 }
 
-// constants calls each with the name and value of every string constant in the file.
-func constants(f *ast.File, each func(name, value string)) {
+// eachStringConstant calls each with the name and value of every string constant in the file.
+func eachStringConstant(f *ast.File, each func(name, value string)) {
 	ast.Inspect(f, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
 		if !ok || len(spec.Names) != len(spec.Values) {
@@ -290,7 +290,7 @@ func constants(f *ast.File, each func(name, value string)) {
 // the target "hermes" of docker/Dockerfile. Readers copy it from the page.
 func TestTheDockerfileOfThePageIsThatOfTheTarget(t *testing.T) {
 	const page = "docs/how-to/replace-s6-overlay.md"
-	_, rest, _ := strings.Cut(documents(t)[page], "```dockerfile\n")
+	_, rest, _ := strings.Cut(markdownFiles(t)[page], "```dockerfile\n")
 	ours, _, found := strings.Cut(rest, "```")
 	text, err := os.ReadFile("docker/Dockerfile")
 	if err != nil || !found {

@@ -19,7 +19,7 @@ func TestPackageComments(t *testing.T) {
 		text string
 	}
 	pkgs := make(map[string]*pkg)
-	walk(t, func(file string, f *ast.File) {
+	eachGoFile(t, func(file string, f *ast.File) {
 		if strings.HasSuffix(file, "_test.go") {
 			return
 		}
@@ -47,12 +47,12 @@ func TestPackageComments(t *testing.T) {
 			begin = "Command " + path.Base(dir) + " "
 		}
 		if !strings.HasPrefix(p.text, begin) {
-			t.Errorf("%s: the package comment begins with %q, not with %q", p.docs[0], firstWords(p.text), begin)
+			t.Errorf("%s: the package comment begins with %q, not with %q", p.docs[0], firstThreeWords(p.text), begin)
 		}
 		if !strings.HasPrefix(dir, "examples/") && !strings.Contains(p.text, "goroutine") {
 			t.Errorf("%s: the package comment does not say which goroutines the package owns", p.docs[0])
 		}
-		for _, name := range goFile.FindAllString(p.text, -1) {
+		for _, name := range goFilePattern.FindAllString(p.text, -1) {
 			_, here := os.Stat(path.Join(dir, name))
 			if _, below := os.Stat(name); here != nil && below != nil {
 				t.Errorf("%s: the package comment names the file %s, which does not exist", p.docs[0], name)
@@ -61,10 +61,10 @@ func TestPackageComments(t *testing.T) {
 	}
 }
 
-// goFile matches the name of a Go file, with or without directories.
-var goFile = regexp.MustCompile(`\b[a-z0-9_/]+\.go\b`)
+// goFilePattern matches the name of a Go file, with or without directories.
+var goFilePattern = regexp.MustCompile(`\b[a-z0-9_/]+\.go\b`)
 
-func firstWords(text string) string {
+func firstThreeWords(text string) string {
 	words := strings.Fields(text)
 	return strings.Join(words[:min(3, len(words))], " ")
 }

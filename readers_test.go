@@ -14,7 +14,7 @@ func TestLogsHaveOneReader(t *testing.T) {
 	openers := []string{
 		"Open", "OpenFile", "ReadFile", "ReadDir", "OpenInRoot", "OpenRoot", "Openat", "Openat2", "OpenDir", "Stat", "Lstat", "Glob", "DirFS", "Readlink",
 	}
-	walk(t, func(file string, parsed *ast.File) {
+	eachGoFile(t, func(file string, parsed *ast.File) {
 		if strings.HasPrefix(file, "logrotate/") || strings.HasPrefix(file, "kanban/") || strings.HasPrefix(file, "test/") || strings.HasSuffix(file, "_test.go") {
 			return
 		}
@@ -35,7 +35,7 @@ func TestLogsHaveOneReader(t *testing.T) {
 			}
 			for _, arg := range call.Args {
 				ast.Inspect(arg, func(n ast.Node) bool {
-					if s, is := n.(*ast.SelectorExpr); is && logPath(s) {
+					if s, is := n.(*ast.SelectorExpr); is && isLogPath(s) {
 						t.Errorf("%s opens a log file by itself: read it with logrotate.Read, which wants to know for whom", file)
 					}
 					return true
@@ -46,9 +46,9 @@ func TestLogsHaveOneReader(t *testing.T) {
 	})
 }
 
-// logPath reports whether an expression is the path of a service's log, as the types of the status and of the
+// isLogPath reports whether an expression is the path of a service's log, as the types of the status and of the
 // configuration name it.
-func logPath(s *ast.SelectorExpr) bool {
+func isLogPath(s *ast.SelectorExpr) bool {
 	if inner, is := s.X.(*ast.SelectorExpr); is {
 		return s.Sel.Name == "Dir" && inner.Sel.Name == "Logs"
 	}
@@ -59,14 +59,14 @@ func logPath(s *ast.SelectorExpr) bool {
 // TestAChoiceIsACondition checks that no product code chooses between two values with a map[bool]T literal that it
 // indexes on the spot. An if is easier to read.
 func TestAChoiceIsACondition(t *testing.T) {
-	walk(t, func(file string, parsed *ast.File) {
+	eachGoFile(t, func(file string, parsed *ast.File) {
 		if strings.HasSuffix(file, "_test.go") || strings.HasPrefix(file, "kubernetes/") {
 			return
 		}
 		ast.Inspect(parsed, func(n ast.Node) bool {
 			if x, is := n.(*ast.IndexExpr); is {
 				if table, is := x.X.(*ast.CompositeLit); is {
-					if kind, is := table.Type.(*ast.MapType); is && nameOf(kind.Key) == "bool" {
+					if kind, is := table.Type.(*ast.MapType); is && functionName(kind.Key) == "bool" {
 						t.Errorf("%s chooses with a map of bool: write it with if", file)
 					}
 				}

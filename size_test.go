@@ -21,8 +21,8 @@ const (
 	maxFields = 20  // Maximum fields of a struct.
 )
 
-// manyFields lists the structs that may have more than maxFields fields, each with the reason.
-var manyFields = map[string]string{
+// largeStructs lists the structs that may have more than maxFields fields, each with the reason.
+var largeStructs = map[string]string{
 	"client.Init":                         "a document of the API: its keys are read by people and programs",
 	"client.Service":                      "a document of the API",
 	"supervisor.Policy":                   "the settings of a service, one a rule of the machine; their names are in the handover",
@@ -36,9 +36,9 @@ var manyFields = map[string]string{
 	"test/bench/compare.bench":            "the flags of a command",
 }
 
-// grown gives the limit of each struct that exceeds maxFields only because the fields of embedded structs count. Lower
-// these limits when fields go; never raise them.
-var grown = map[string]int{
+// embeddedFieldLimits gives the limit of each struct that exceeds maxFields only because the fields of embedded structs count.
+// Lower these limits when fields go; never raise them.
+var embeddedFieldLimits = map[string]int{
 	"internal/volume.repair":       24,
 	"internal/config.Agent":        21,
 	"internal/config.Service":      24,
@@ -94,25 +94,25 @@ func TestNothingGrowsBeyondAReader(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name := range structs {
-		if fields := fieldsOf(structs, name); fields > max(maxFields, grown[name]) && manyFields[name] == "" {
+		if fields := countFields(structs, name); fields > max(maxFields, embeddedFieldLimits[name]) && largeStructs[name] == "" {
 			t.Errorf("%s has %d fields, more than %d: group what belongs together, or say in size_test.go why not", name, fields, maxFields)
 		}
 	}
-	for name := range manyFields {
-		if fieldsOf(structs, name) <= maxFields {
+	for name := range largeStructs {
+		if countFields(structs, name) <= maxFields {
 			t.Errorf("the exception for %s is not needed any more", name)
 		}
 	}
-	for name, most := range grown {
-		if fields := fieldsOf(structs, name); fields < most {
+	for name, most := range embeddedFieldLimits {
+		if fields := countFields(structs, name); fields < most {
 			t.Errorf("%s has %d fields now: lower its number in size_test.go, or take it out", name, fields)
 		}
 	}
 }
 
-// fieldsOf counts the fields of a struct, including the fields of embedded structs. An embedded type from outside the
+// countFields counts the fields of a struct, including the fields of embedded structs. An embedded type from outside the
 // module, or an embedded type that is no struct, counts as one field.
-func fieldsOf(structs map[string]*ast.StructType, name string) (n int) {
+func countFields(structs map[string]*ast.StructType, name string) (n int) {
 	body := structs[name]
 	if body == nil {
 		return 0
@@ -133,7 +133,7 @@ func fieldsOf(structs map[string]*ast.StructType, name string) (n int) {
 				}
 			}
 		}
-		n += max(1, fieldsOf(structs, in))
+		n += max(1, countFields(structs, in))
 	}
 	return n
 }

@@ -21,9 +21,9 @@ import (
 // generated from it.
 const trustTable = "internal/gendocs/trust.txt"
 
-// readers lists the functions by which a program gets input from outside: a file, a directory entry, a variable or a
+// inputFunctions lists the functions by which a program gets input from outside: a file, a directory entry, a variable or a
 // peer of a socket.
-var readers = map[string][]string{
+var inputFunctions = map[string][]string{
 	"os": {
 		"DirFS", "Environ", "Getenv", "LookupEnv", "Lstat", "Open", "OpenFile", "OpenRoot", "ReadDir", "ReadFile", "Readlink", "Stat",
 	},
@@ -39,7 +39,7 @@ var readers = map[string][]string{
 		"Openat", "Openat2", "Pread", "Read", "ReadDirent", "Readlinkat", "Recvfrom", "Recvmsg", "Stat", "Statfs",
 	},
 	"hinit/internal/fsutil": {
-		"Dir.CheckExists", "Dir.CreatedAt", "Dir.Connect", "Dir.EachName", "Dir.Lock", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
+		"Dir.CheckExists", "Dir.CreatedAt", "Dir.ConnectSocket", "Dir.EachName", "Dir.Lock", "Dir.Lstat", "Dir.Open", "Dir.OpenAppend", "Dir.OpenUpdate",
 		"Dir.ReadDir", "Dir.ReadFile", "Dir.ReadAtMost",
 	},
 	"hinit/internal/trust":     {"Check", "Open", "OpenAnyMount", "Stat"},
@@ -47,11 +47,11 @@ var readers = map[string][]string{
 	"hinit/internal/wholefile": {"Open", "OpenForRoot", "Read"},
 }
 
-// notShipped lists the directories whose code is in no shipped program.
-var notShipped = []string{"examples", "internal/gendocs", "internal/testkit", "internal/testproc", "test", "tools", "internal/faultinject"}
+// unshippedDirs lists the directories whose code is in no shipped program.
+var unshippedDirs = []string{"examples", "internal/gendocs", "internal/testkit", "internal/testproc", "test", "tools", "internal/faultinject"}
 
-// readersOf lists every place of the module that calls a function of readers, as "directory/file.go function".
-func readersOf(t *testing.T) []string {
+// inputCalls lists every place of the module that calls one of inputFunctions, as "directory/file.go function".
+func inputCalls(t *testing.T) []string {
 	t.Helper()
 	list := exec.CommandContext(t.Context(), "go", "list", "-export", "-deps", "-f", "{{.ImportPath}}\t{{.Export}}\t{{.Dir}}\t{{join .GoFiles \" \"}}", "./...")
 	out, err := list.Output()
@@ -73,7 +73,7 @@ func readersOf(t *testing.T) []string {
 	var found []string
 	for _, p := range own {
 		dir := strings.TrimPrefix(p.path, "hinit/")
-		if slices.ContainsFunc(notShipped, func(n string) bool { return dir == n || strings.HasPrefix(dir, n+"/") }) {
+		if slices.ContainsFunc(unshippedDirs, func(n string) bool { return dir == n || strings.HasPrefix(dir, n+"/") }) {
 			continue
 		}
 		var files []*ast.File
@@ -96,7 +96,7 @@ func readersOf(t *testing.T) []string {
 					name = fn.Name.Name
 				}
 				ast.Inspect(decl, func(n ast.Node) bool {
-					if id, is := n.(*ast.Ident); is && reads(info.Uses[id]) {
+					if id, is := n.(*ast.Ident); is && isInput(info.Uses[id]) {
 						found = append(found, file+" "+name)
 					}
 					return true
@@ -108,8 +108,8 @@ func readersOf(t *testing.T) []string {
 	return slices.Compact(found)
 }
 
-// reads reports whether o is one of the functions in readers, or a variable that gives input from outside.
-func reads(o types.Object) bool {
+// isInput reports whether o is one of inputFunctions, or a variable that gives input from outside.
+func isInput(o types.Object) bool {
 	if v, is := o.(*types.Var); is && v.Pkg() != nil { // Body is the body of a request or answer, and Stdin is standard input.
 		return v.Pkg().Path() == "net/http" && v.Name() == "Body" || v.Pkg().Path() == "os" && v.Name() == "Stdin"
 	}
@@ -127,21 +127,21 @@ func reads(o types.Object) bool {
 			name = named.Obj().Name() + "." + name
 		}
 	}
-	if !slices.Contains(readers[fn.Pkg().Path()], name) {
+	if !slices.Contains(inputFunctions[fn.Pkg().Path()], name) {
 		return false
 	}
-	called[fn.Pkg().Path()+"."+name] = true
+	calledInputs[fn.Pkg().Path()+"."+name] = true
 	return true
 }
 
-// called collects the functions of readers that the module calls at least once.
-var called = make(map[string]bool)
+// calledInputs collects the inputFunctions that the module calls at least once.
+var calledInputs = make(map[string]bool)
 
 // TestEveryReaderHasARow checks that docs/reference/trust.md names every function of hinit that reads input from
 // outside, and no function that reads none.
 func TestEveryReaderHasARow(t *testing.T) {
 	named := make(map[string]bool)
-	trustRows(t, func(_, key, value string) {
+	eachTrustRow(t, func(_, key, value string) {
 		words := strings.Fields(value)
 		for _, function := range words[min(1, len(words)):] {
 			if in := words[0] + " " + function; key == "in" && named[in] {
@@ -151,10 +151,10 @@ func TestEveryReaderHasARow(t *testing.T) {
 			}
 		}
 	})
-	found := readersOf(t)
-	for path, names := range readers {
+	found := inputCalls(t)
+	for path, names := range inputFunctions {
 		for _, name := range names {
-			if strings.HasPrefix(path, "hinit/") && !called[path+"."+name] {
+			if strings.HasPrefix(path, "hinit/") && !calledInputs[path+"."+name] {
 				t.Errorf("nothing calls %s of %s: if it has another name now, give it that name in the list of readers", name, path)
 			}
 		}
@@ -178,7 +178,7 @@ func TestEveryReaderHasARow(t *testing.T) {
 // that can happen and who reads it, and that the tests it names exist.
 func TestEveryRowOfTrustSaysWhoAndNamesItsTests(t *testing.T) {
 	has := make(map[string]map[string]bool)
-	trustRows(t, func(row, key, value string) {
+	eachTrustRow(t, func(row, key, value string) {
 		if has[row] == nil {
 			has[row] = make(map[string]bool)
 		}
@@ -208,8 +208,8 @@ func TestEveryRowOfTrustSaysWhoAndNamesItsTests(t *testing.T) {
 	}
 }
 
-// trustRows calls line for each line of trustTable. row is the name of the row that the line belongs to.
-func trustRows(t *testing.T, line func(row, key, value string)) {
+// eachTrustRow calls line for each line of trustTable. row is the name of the row that the line belongs to.
+func eachTrustRow(t *testing.T, line func(row, key, value string)) {
 	t.Helper()
 	text, err := os.ReadFile(trustTable)
 	if err != nil {

@@ -9,11 +9,11 @@ import (
 	"testing"
 )
 
-// outOfTurn lists functions of PID 1 that call the file system without the limit of
+// unlimitedCallers lists functions of PID 1 that call the file system without the limit of
 // internal/blocking, each with its reason. A key is "directory/file.go function", or the file alone
 // for all its functions. Before you add a row, count the calls that can wait at the same time. They
 // must never outnumber the reserve of threads in internal/tuning/threads.go.
-var outOfTurn = map[string]string{
+var unlimitedCallers = map[string]string{
 	"internal/container/faults_on.go": "not in what is shipped",
 
 	"internal/tuning/limits.go":                     "the boot and Init, which takes the turn, of /proc and /sys",
@@ -27,10 +27,10 @@ var outOfTurn = map[string]string{
 	"internal/boot/lines.go":                        "the callers of ReportChown have the turn",
 	"internal/boot/program.go":                      "stage2 takes the turn",
 	"internal/boot/identity.go":                     "the boot, before its first goroutine",
-	"internal/boot/prepare.go makeHome":             phases,
-	"internal/boot/prepare.go asAgent":              phases,
-	"internal/boot/prepare.go makeScratchDir":       phases,
-	"internal/boot/prepare.go makeOutsideDir":       phases,
+	"internal/boot/prepare.go makeHome":             phaseReason,
+	"internal/boot/prepare.go openHomeAsAgent":      phaseReason,
+	"internal/boot/prepare.go makeScratchDir":       phaseReason,
+	"internal/boot/prepare.go makeOutsideDir":       phaseReason,
 	"internal/boot/restrictions.go":                 "stage2 takes the turn",
 	"internal/boot/runtime.go":                      "openControl takes the turn",
 	"internal/config/load.go servicesOnlyDefaults":  "loadConfig takes the turn",
@@ -46,24 +46,24 @@ var outOfTurn = map[string]string{
 	"internal/lease/holder.go":                      "as takes the turn; /proc has a Short one",
 	"internal/lease/lock.go":                        "as takes the turn",
 	"internal/trust/trust.go":                       "loadConfig takes the turn, stage2 and Maker.agentCanWrite",
-	"logrotate/archive/archive.go":                  logFiles,
+	"logrotate/archive/archive.go":                  logFileReason,
 	"logrotate/console_write.go":                    "one goroutine for each of two consoles: threads of the reserve",
-	"logrotate/file.go":                             logFiles,
-	"logrotate/retention.go freeBytes":              logFiles,
+	"logrotate/file.go":                             logFileReason,
+	"logrotate/retention.go freeBytes":              logFileReason,
 	"logrotate/log.go":                              "the supervisor's loop, of a pipe",
 	"supervisor/unit.go readReadiness":              "the supervisor's loop, of a pipe",
-	"logrotate/open.go":                             logFiles,
+	"logrotate/open.go":                             logFileReason,
 	"logrotate/read_pace.go":                        "control takes the turn, of a pipe",
 }
 
 const (
-	phases   = "runPhase takes the turn for every step of the boot"
-	logFiles = "file.turn takes the turn, for one pump of a file at a time"
+	phaseReason   = "runPhase takes the turn for every step of the boot"
+	logFileReason = "file.turn takes the turn, for one pump of a file at a time"
 )
 
-// noTurnNeeded lists directories of PID 1's program that TestWhoWaitsForADiskTakesATurn does not
+// uncheckedDirs lists directories of PID 1's program that TestWhoWaitsForADiskTakesATurn does not
 // search, each with the reason.
-var noTurnNeeded = map[string]string{
+var uncheckedDirs = map[string]string{
 	"client":                "a client: the command line",
 	"internal/control/show": "the command line",
 	"internal/fsutil":       "its Actor takes the turn, see fsutil.Actor.In",
@@ -88,35 +88,35 @@ var fileCalls = map[string][]string{
 	},
 }
 
-// openers lists functions that return a directory whose operations are limited by internal/blocking
+// actorArgument lists functions that return a directory whose operations are limited by internal/blocking
 // through an actor. The value is the index of the actor argument.
-var openers = map[string]int{"fsutil.OpenDir": 1, "fsutil.OpenNoLink": 1, "fsutil.InParent": 1, "fsutil.MakeReal": 2}
+var actorArgument = map[string]int{"fsutil.OpenDir": 1, "fsutil.OpenNoLink": 1, "fsutil.WithParentDir": 1, "fsutil.MakeReal": 2}
 
-// bounded reports whether internal/blocking limits operations through this actor. It does not limit
+// isLimitedActor reports whether internal/blocking limits operations through this actor. It does not limit
 // operations of fsutil.Self, of nil and of the agent's own actor.
-func bounded(actor ast.Expr) bool {
+func isLimitedActor(actor ast.Expr) bool {
 	if call, is := actor.(*ast.CallExpr); is {
-		return nameOf(call.Fun) != "fsutil.Self"
+		return functionName(call.Fun) != "fsutil.Self"
 	}
-	name := nameOf(actor)
+	name := functionName(actor)
 	return name != "nil" && name != "agent.Actor" && name != "p.Agent"
 }
 
-// turnTakers lists the functions that call their function argument within the limit of
+// limitingFunctions lists the functions that call their function argument within the limit of
 // internal/blocking.
-var turnTakers = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.DoWithPeer", "DoWithPeer", "c.callInTurn", "blocking.Within", "runShortCall"}
+var limitingFunctions = []string{"blocking.Do", "blocking.Get", "blocking.Run", "blocking.DoWithPeer", "DoWithPeer", "c.callLimited", "blocking.Within", "runShortCall"}
 
 // TestWhoWaitsForADiskTakesATurn checks that each call of PID 1 that may wait for a disk uses
-// internal/blocking or is listed in outOfTurn. Other calls could need one more thread, and the Go
+// internal/blocking or is listed in unlimitedCallers. Other calls could need one more thread, and the Go
 // runtime aborts if it can't create one.
 func TestWhoWaitsForADiskTakesATurn(t *testing.T) {
 	linked := goList(t, []string{"CGO_ENABLED=0"}, "-deps", "./cmd/hinit")
 	used := make(map[string]bool)
-	walk(t, func(path string, f *ast.File) {
+	eachGoFile(t, func(path string, f *ast.File) {
 		if strings.HasSuffix(path, "_test.go") || !slices.Contains(linked, "hinit/"+filepath.Dir(path)) {
 			return
 		}
-		if _, is := under(path, noTurnNeeded); is {
+		if _, is := nearestEntry(path, uncheckedDirs); is {
 			return
 		}
 		for _, decl := range f.Decls {
@@ -124,32 +124,32 @@ func TestWhoWaitsForADiskTakesATurn(t *testing.T) {
 			if fn, is := decl.(*ast.FuncDecl); is {
 				name = fn.Name.Name
 			}
-			for _, call := range withoutTurn(f, decl) {
+			for _, call := range unlimitedCalls(f, decl) {
 				row := path + " " + name
-				if outOfTurn[row] == "" {
+				if unlimitedCallers[row] == "" {
 					row = path
 				}
-				if used[row] = true; outOfTurn[row] == "" {
+				if used[row] = true; unlimitedCallers[row] == "" {
 					t.Errorf("%s: %s calls %s outside a turn: let it be called by blocking.Do, or through a directory whose fsutil.Actor takes turns", path, name, call)
 				}
 			}
 		}
 	})
-	for _, row := range slices.Sorted(maps.Keys(outOfTurn)) {
+	for _, row := range slices.Sorted(maps.Keys(unlimitedCallers)) {
 		if !used[row] {
 			t.Errorf("the exception for %q is not needed any more", row)
 		}
 	}
-	for dir := range noTurnNeeded {
+	for dir := range uncheckedDirs {
 		if !slices.Contains(linked, "hinit/"+dir) {
 			t.Errorf("PID 1's program does not link %s: take its row out", dir)
 		}
 	}
 }
 
-// withoutTurn lists the calls of functions in fileCalls that are outside a function literal for one
-// of turnTakers.
-func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
+// unlimitedCalls lists the calls of functions in fileCalls that are outside a function literal for one
+// of limitingFunctions.
+func unlimitedCalls(f *ast.File, decl ast.Decl) (calls []string) {
 	names := make(map[string]string)
 	for _, spec := range f.Imports {
 		pkg := importPath(spec)
@@ -162,16 +162,16 @@ func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 	ast.Inspect(decl, func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.CallExpr:
-			name := nameOf(n.Fun)
-			if slices.Contains(turnTakers, name) {
+			name := functionName(n.Fun)
+			if slices.Contains(limitingFunctions, name) {
 				return false
 			}
-			if actor, opens := openers[name]; opens && !bounded(n.Args[actor]) {
+			if actor, opens := actorArgument[name]; opens && !isLimitedActor(n.Args[actor]) {
 				calls = append(calls, name)
 			}
 		case *ast.SelectorExpr: // The name alone counts, because the function may also be passed as a value.
 			if pkg, is := n.X.(*ast.Ident); is && slices.Contains(fileCalls[names[pkg.Name]], n.Sel.Name) {
-				calls = append(calls, nameOf(n))
+				calls = append(calls, functionName(n))
 			}
 		}
 		return true
@@ -179,8 +179,8 @@ func withoutTurn(f *ast.File, decl ast.Decl) (calls []string) {
 	return calls
 }
 
-// nameOf returns the name of a function as the source writes it, with at most two words: "f" or "x.f".
-func nameOf(fun ast.Expr) string {
+// functionName returns the name of a function as the source writes it, with at most two words: "f" or "x.f".
+func functionName(fun ast.Expr) string {
 	switch fun := fun.(type) {
 	case *ast.Ident:
 		return fun.Name

@@ -36,9 +36,9 @@ type Error struct {
 	Message string `json:"message"`
 
 	// Only the client sets the following fields; they are not sent.
-	Doing string `json:"-"` // the action that has failed, which the message names after "cannot"
-	Cause error  `json:"-"` // error of the operating system, or nil
-	Cut   bool   `json:"-"` // the connection ended before the answer was complete
+	Action         string `json:"-"` // the action that has failed, which the message names after "cannot"
+	Cause          error  `json:"-"` // error of the operating system, or nil
+	ConnectionLost bool   `json:"-"` // the connection ended before the answer was complete
 }
 
 // ErrorReply is the body of an error answer.
@@ -48,10 +48,10 @@ type ErrorReply struct {
 
 // Error implements error.
 func (e *Error) Error() string {
-	if e.Doing == "" {
+	if e.Action == "" {
 		return e.Message
 	}
-	return "cannot " + e.Doing + ": " + e.Message
+	return "cannot " + e.Action + ": " + e.Message
 }
 
 // Unwrap returns the error of the operating system, or nil.

@@ -35,19 +35,19 @@ const (
 // StatusVersion is the version of the status document. It changes only if a key gets another meaning, and not if a key is added.
 const StatusVersion = 1
 
-// AsTable is the value of the query parameter "as" that asks for the status as a table. The header DownHeader of the answer
-// contains the number of services in the table that are not up.
+// FormatTable is the value of the query parameter "as" that asks for the status as a table. The header ServicesDownHeader of the
+// answer contains the number of services in the table that are not up.
 const (
-	AsTable    = "table"
-	DownHeader = "Hinit-Down"
+	FormatTable        = "table"
+	ServicesDownHeader = "Hinit-Down"
 )
 
 // Text is the value of the header Accept that asks for text instead of JSON. The answer to start, stop and restart is then the
 // message that the command line prints. If the request fails, the text is the error message, and the header ErrorHeader has the
 // kind of the error.
 const (
-	Text        = "text/plain"
-	ErrorHeader = "Hinit-Error"
+	MediaTypeText = "text/plain"
+	ErrorHeader   = "Hinit-Error"
 )
 
 // Status is the status document.
@@ -68,29 +68,29 @@ func (s *Status) Find(name string) *Service {
 
 // Init is the state of hinit itself. Times are in UTC, in whole milliseconds.
 type Init struct {
-	PID           int           `json:"pid"`
-	Version       string        `json:"version"`
-	StartedAt     time.Time     `json:"started_at"`
-	Home          string        `json:"home"`            // data directory
-	ServicesFile  string        `json:"plain,omitempty"` // configuration file of hinit run
-	Subreaper     bool          `json:"subreaper"`       // hinit is not PID 1, but adopts orphans
-	UptimeSeconds float64       `json:"uptime_seconds"`
-	Stopping      bool          `json:"stopping"` // the container is shutting down
-	Orphans       uint64        `json:"orphans"`  // reaped orphans
-	Goroutines    int           `json:"goroutines"`
-	Cmd           *Cmd          `json:"cmd"`               // CMD of the container; null if there is none
-	Warnings      []string      `json:"warnings"`          // warnings for people, such as low limits
-	Booting       bool          `json:"booting,omitempty"` // the boot still runs, so some services are missing
-	Hook          *BootHook     `json:"hook,omitempty"`    // newest running hook
-	Boot          []BootStep    `json:"boot"`
-	BootProfiles  *BootProfiles `json:"boot_profiles,omitempty"` // progress with the profiles during boot
-	Binary        string        `json:"binary"`                  // file of the running program
-	BinaryID      string        `json:"binary_id,omitempty"`     // value that changes when this file is replaced
-	Generation    int           `json:"image"`                   // number of the running program: 1 at first, one more after each re-execution
-	ReexecError   string        `json:"reexec_error"`            // why the last re-execution failed
-	Lease         *Lease        `json:"lease"`                   // lock of the data volume; null if the container only runs the dashboard
-	Repair        *Repair       `json:"repair"`                  // background repair of file ownership; null without one
-	OOMFirst      string        `json:"oom_first,omitempty"`     // service that the kernel ends first when memory runs out; "" when unknown
+	PID            int           `json:"pid"`
+	Version        string        `json:"version"`
+	StartedAt      time.Time     `json:"started_at"`
+	Home           string        `json:"home"`            // data directory
+	ServicesFile   string        `json:"plain,omitempty"` // configuration file of hinit run
+	Subreaper      bool          `json:"subreaper"`       // hinit is not PID 1, but adopts orphans
+	UptimeSeconds  float64       `json:"uptime_seconds"`
+	Stopping       bool          `json:"stopping"` // the container is shutting down
+	OrphansReaped  uint64        `json:"orphans"`  // reaped orphans
+	Goroutines     int           `json:"goroutines"`
+	Cmd            *Cmd          `json:"cmd"`               // CMD of the container; null if there is none
+	Warnings       []string      `json:"warnings"`          // warnings for people, such as low limits
+	Booting        bool          `json:"booting,omitempty"` // the boot still runs, so some services are missing
+	Hook           *BootHook     `json:"hook,omitempty"`    // newest running hook
+	Boot           []BootStep    `json:"boot"`
+	BootProfiles   *BootProfiles `json:"boot_profiles,omitempty"` // progress with the profiles during boot
+	Binary         string        `json:"binary"`                  // file of the running program
+	BinaryID       string        `json:"binary_id,omitempty"`     // value that changes when this file is replaced
+	Generation     int           `json:"image"`                   // number of the running program: 1 at first, one more after each re-execution
+	ReexecError    string        `json:"reexec_error"`            // why the last re-execution failed
+	Lease          *Lease        `json:"lease"`                   // lock of the data volume; null if the container only runs the dashboard
+	Repair         *Repair       `json:"repair"`                  // background repair of file ownership; null without one
+	FirstOOMVictim string        `json:"oom_first,omitempty"`     // service that the kernel ends first when memory runs out; "" when unknown
 }
 
 // BootProfiles describes how far the boot has got with the profiles.
@@ -126,13 +126,13 @@ type LeaseHolder struct {
 
 // Repair says how far the repair of file ownership in the background has got.
 type Repair struct {
-	Directory string  `json:"directory"` // directory reached so far
-	Seen      int64   `json:"seen"`      // files and directories examined
-	Changed   int64   `json:"changed"`   // files given to the agent's user
-	Failed    int64   `json:"failed"`
-	Done      bool    `json:"done"`
-	Seconds   float64 `json:"seconds"` // duration, once done
-	Stopped   string  `json:"stopped"` // reason for an early end; "" after a normal end
+	Directory  string  `json:"directory"`          // directory reached so far
+	Examined   int64   `json:"seen" reexec:"Seen"` // files and directories examined
+	Changed    int64   `json:"changed"`            // files given to the agent's user
+	Failed     int64   `json:"failed"`
+	Done       bool    `json:"done"`
+	Seconds    float64 `json:"seconds"`                  // duration, once done
+	StopReason string  `json:"stopped" reexec:"Stopped"` // reason for an early end; "" after a normal end
 }
 
 // Cmd describes the container's CMD.
@@ -164,11 +164,11 @@ type BootStep struct {
 // The values of [Service.ServedBy]: which gateway serves the profile. The gateway of the default profile may serve other
 // profiles, too.
 const (
-	ServedByDefault = "default"            // the gateway of the default profile, as it has reported
-	ServedExpected  = "default (expected)" // the gateway of the default profile should serve the profile, but has not reported it yet
-	ServedItself    = "itself"             // the profile's own gateway
-	ServedTwice     = "itself and default" // both gateways serve the profile, which is a fault
-	ServedByNone    = "none"               // no gateway serves the profile, although one should, which is a fault
+	ServedByDefault         = "default"            // the gateway of the default profile, as it has reported
+	ServedByDefaultExpected = "default (expected)" // the gateway of the default profile should serve the profile, but has not reported it yet
+	ServedByItself          = "itself"             // the profile's own gateway
+	ServedByBoth            = "itself and default" // both gateways serve the profile, which is a fault
+	ServedByNone            = "none"               // no gateway serves the profile, although one should, which is a fault
 )
 
 // Service is the state of one service.
@@ -187,7 +187,7 @@ type Service struct {
 	NextStart           *time.Time `json:"next_start"`            // next start; null if none is planned
 	CrashLoop           bool       `json:"crash_loop"`            // the service had too many exits soon after a start
 	Ready               bool       `json:"ready"`                 // the service has reported readiness, or is up and can't report it
-	Announces           bool       `json:"announces"`             // the service reports readiness
+	ReportsReadiness    bool       `json:"announces"`             // the service reports readiness
 	LastExit            *Exit      `json:"last_exit"`             // last exit; null before the first one
 	Log                 string     `json:"log"`                   // current log file, "" when it has none
 	Reason              string     `json:"reason"`                // reason of the state, for people
@@ -197,7 +197,7 @@ type Service struct {
 	MemoryBytes         uint64     `json:"memory_bytes"`          // resident memory of the main process, 0 when unknown
 	Command             []string   `json:"command"`               // command of the current or next run
 	Needs               []string   `json:"needs"`                 // services that the service waits for
-	Run                 uint64     `json:"run"`                   // number of the current or last run, 0 before the first
+	RunNumber           uint64     `json:"run"`                   // number of the current or last run, 0 before the first
 	Paused              bool       `json:"paused"`                // a signal such as SIGSTOP has stopped the service
 	Expected            bool       `json:"expected,omitempty"`    // the boot has not registered the service yet
 	Checks              []Check    `json:"checks,omitempty"`      // checks of the service; missing if there are none
@@ -210,18 +210,18 @@ type Service struct {
 	// settings that differ from the defaults, if the request names the service
 	Settings []ConfigEntry `json:"settings,omitempty"`
 
-	Exits     map[string]int `json:"exits,omitempty"`     // exits by cause; the cause of the last exit may still change
-	Restarted map[string]int `json:"restarted,omitempty"` // restarts by the cause of the exit before
-	Isolation *Isolation     `json:"isolation,omitempty"` // isolation of the gateway; missing if the profile is not isolated
-	Limits    []Limit        `json:"limits,omitempty"`    // limits that need a control group
-	Output    *Output        `json:"output,omitempty"`    // counts of output lines; missing before the first line
+	ExitsByCause    map[string]int `json:"exits,omitempty"`     // exits by cause; the cause of the last exit may still change
+	RestartsByCause map[string]int `json:"restarted,omitempty"` // restarts by the cause of the exit before
+	Isolation       *Isolation     `json:"isolation,omitempty"` // isolation of the gateway; missing if the profile is not isolated
+	Limits          []Limit        `json:"limits,omitempty"`    // limits that need a control group
+	Output          *Output        `json:"output,omitempty"`    // counts of output lines; missing before the first line
 }
 
 // Isolation describes how a gateway is isolated from other profiles.
 type Isolation struct {
 	Mode string `json:"mode"` // mode of isolation: files or user
 	// restrictions in force, such as uid 20001 and Landlock ABI 7
-	InForce []string `json:"in_force"`
+	Restrictions []string `json:"in_force"`
 }
 
 // HasOwnUser reports whether the service is the gateway of a profile that has its own Unix user. Only this user and root can then
@@ -230,9 +230,9 @@ func (s Service) HasOwnUser() bool { return s.Isolation != nil && s.Isolation.Mo
 
 // Limit is a resource limit of a service, and what enforces it in this container.
 type Limit struct {
-	Key   string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
-	Value string `json:"value"` // value of the limit, as in the configuration
-	By    string `json:"by"`    // mechanism that enforces the limit: cgroup, supervision, nice, nproc, next-start or nothing
+	Key        string `json:"key"`   // memory.high, memory.max, cpu.weight or pids.max
+	Value      string `json:"value"` // value of the limit, as in the configuration
+	EnforcedBy string `json:"by"`    // mechanism that enforces the limit: cgroup, supervision, nice, nproc, next-start or nothing
 }
 
 // The values of [Limit].By.
@@ -240,11 +240,11 @@ const (
 	LimitedByGroup = "cgroup" // the kernel enforces the limit, in a control group for this service alone
 	// LimitedByHinit: hinit enforces the limit every 5 s. It warns at memory.high, restarts the service at memory.max, and
 	// restricts the service to fewer processors.
-	LimitedByHinit   = "supervision"
-	LimitedByNice    = "nice"       // a nice value takes the place of the weight
-	LimitedByUser    = "nproc"      // the kernel counts the processes of the profile's own user
-	LimitedLater     = "next-start" // the limit applies from the next start on; the running process was started without it
-	LimitedByNothing = "nothing"    // the container can't have control groups
+	LimitedByHinit       = "supervision"
+	LimitedByNice        = "nice"       // a nice value takes the place of the weight
+	LimitedByUser        = "nproc"      // the kernel counts the processes of the profile's own user
+	LimitedFromNextStart = "next-start" // the limit applies from the next start on; the running process was started without it
+	LimitedByNothing     = "nothing"    // the container can't have control groups
 )
 
 // Output counts what a service has written to its stdout and stderr.
@@ -259,29 +259,29 @@ type Output struct {
 
 // Check is the last result of a health check.
 type Check struct {
-	Name     string     `json:"name"`
-	Kind     string     `json:"kind"`  // kind of check: startup, ready or alive
-	Type     string     `json:"type"`  // type of check: http, tcp, unix, exec, file, log, state, deaf, notify or watchdog
-	State    string     `json:"state"` // state of the check: pending, passing, failing, skipped, on-hold or paused
-	Since    time.Time  `json:"since"` // time at which the state began
-	Failed   bool       `json:"failed"`
-	Failures int        `json:"failures"` // failed tests in a row
-	Answer   string     `json:"answer"`   // last answer, for people; empty for clients that may not control hinit
-	At       *time.Time `json:"at"`       // time of the answer, null before the first one
+	Name       string     `json:"name"`
+	Kind       string     `json:"kind"`  // kind of check: startup, ready or alive
+	Type       string     `json:"type"`  // type of check: http, tcp, unix, exec, file, log, state, deaf, notify or watchdog
+	State      string     `json:"state"` // state of the check: pending, passing, failing, skipped, on-hold or paused
+	Since      time.Time  `json:"since"` // time at which the state began
+	Failed     bool       `json:"failed"`
+	Failures   int        `json:"failures"` // failed tests in a row
+	Answer     string     `json:"answer"`   // last answer, for people; empty for clients that may not control hinit
+	AnsweredAt *time.Time `json:"at"`       // time of the answer, null before the first one
 }
 
 // CheckPaused is the state of a check that an operator has paused.
 const CheckPaused = "paused"
 
-// CheckHeld is the state of a check that waits until a startup check passes, or until the next run.
-const CheckHeld = "on-hold"
+// CheckOnHold is the state of a check that waits until a startup check passes, or until the next run.
+const CheckOnHold = "on-hold"
 
 // Exit describes how a run ended, or why it could not start.
 type Exit struct {
 	Code          *int      `json:"code"`   // exit code; null after a signal, or if no process was started
 	Signal        *int      `json:"signal"` // signal that ended the run; null if none did
 	Cause         string    `json:"cause"`  // cause of the exit, such as crash or oom
-	At            time.Time `json:"at"`
+	EndedAt       time.Time `json:"at" reexec:"At"`
 	Tail          []string  `json:"tail"`                   // last log lines; empty for clients that may not control hinit
 	TailPending   bool      `json:"tail_pending,omitempty"` // tail is not known yet
 	Error         string    `json:"error"`                  // why the run did not start, "" if it did
@@ -299,13 +299,13 @@ type StatusChange struct {
 
 // Apply applies this line to st, so that st is up to date.
 func (c StatusChange) Apply(st *Status) {
-	oom := st.Init.OOMFirst
+	oom := st.Init.FirstOOMVictim
 	st.Version, st.Init = StatusVersion, c.Init
 	if c.IsComplete {
 		st.Services = c.Services
 		return
 	}
-	st.Init.OOMFirst = oom
+	st.Init.FirstOOMVictim = oom
 	if len(c.Services) == 0 {
 		return
 	}

@@ -8,34 +8,34 @@ import (
 // Event is a record of the history: a change of state (from and to), the end of a run (exit), or a remark. A reader
 // that is too slow gets an event with only the key lost.
 type Event struct {
-	Seq     uint64    `json:"seq"` // number of the event, from 1
-	At      time.Time `json:"at"`
-	Service string    `json:"service"` // "" for an event of the container
-	From    string    `json:"from"`
-	To      string    `json:"to"`
-	Reason  string    `json:"reason"` // reason of the event, for people
-	PID     int       `json:"pid"`    // main process, 0 when there is none
-	Exit    *Exit     `json:"exit"`   // exit of the run; null in other events
-	By      *Author   `json:"by,omitzero"`
-	Key     string    `json:"key,omitzero"`  // a notice's key; absent in other events
-	Data    string    `json:"data,omitzero"` // a notice's data, control characters escaped; absent in other events
-	Lost    uint64    `json:"lost,omitzero"` // number of missed events; all other keys are empty
+	Seq        uint64    `json:"seq"` // number of the event, from 1
+	At         time.Time `json:"at"`
+	Service    string    `json:"service"` // "" for an event of the container
+	FromState  string    `json:"from"`
+	ToState    string    `json:"to"`
+	Reason     string    `json:"reason"` // reason of the event, for people
+	PID        int       `json:"pid"`    // main process, 0 when there is none
+	Exit       *Exit     `json:"exit"`   // exit of the run; null in other events
+	Author     *Author   `json:"by,omitzero"`
+	NoticeKey  string    `json:"key,omitzero"`  // a notice's key; absent in other events
+	NoticeData string    `json:"data,omitzero"` // a notice's data, control characters escaped; absent in other events
+	LostCount  uint64    `json:"lost,omitzero"` // number of missed events; all other keys are empty
 }
 
 // The values of [Author].Way: how an order has reached hinit.
 const (
-	WayExec = "exec" // the API, from outside the container, for example by docker exec
-	WayAPI  = "api"  // the API, from a process of the container
-	WayS6   = "s6"   // the tools of s6
-	WayFIFO = "fifo" // the FIFO beside the control socket
+	OriginExec = "exec" // the API, from outside the container, for example by docker exec
+	OriginAPI  = "api"  // the API, from a process of the container
+	OriginS6   = "s6"   // the tools of s6
+	OriginFIFO = "fifo" // the FIFO beside the control socket
 )
 
 // Author is the client that gave an order.
 type Author struct {
-	UID     int    `json:"uid"`     // uid of the client, as the kernel reports it
-	PID     int    `json:"pid"`     // process id, 0 if unknown
-	Program string `json:"program"` // name that the process gives itself (comm); "" if the process has ended
-	Way     string `json:"way"`     // way of the order: exec, api, s6 or fifo
+	UID     int    `json:"uid"`              // uid of the client, as the kernel reports it
+	PID     int    `json:"pid"`              // process id, 0 if unknown
+	Program string `json:"program"`          // name that the process gives itself (comm); "" if the process has ended
+	Origin  string `json:"way" reexec:"Way"` // way of the order: exec, api, s6 or fifo
 }
 
 // LostEvents is the line that tells a slow reader how many events it has missed.
@@ -43,8 +43,8 @@ type LostEvents struct {
 	Lost uint64 `json:"lost"`
 }
 
-// Command is the body of a request to start, stop or restart a service. Every key is optional.
-type Command struct {
+// CommandRequest is the body of a request to start, stop or restart a service. Every key is optional.
+type CommandRequest struct {
 	Wait      *bool `json:"wait,omitempty"`       // whether to answer only when the desired state is reached; absent: true
 	TimeoutMS int64 `json:"timeout_ms,omitempty"` // time to wait; 0 is the default of the command
 	Force     bool  `json:"force,omitempty"`      // start the profile's own gateway even if the gateway of the default profile serves the profile
@@ -60,8 +60,8 @@ type SignalRequest struct {
 	Signal int `json:"signal"` // number of the signal
 }
 
-// Topologies are the values of [Topology].Mode.
-var Topologies = []string{"per-profile", "multiplexed", "auto"}
+// TopologyModes are the values of [Topology].Mode.
+var TopologyModes = []string{"per-profile", "multiplexed", "auto"}
 
 // Topology is the body of a request to change how many gateways serve the profiles. Every key is optional.
 type Topology struct {
@@ -71,10 +71,10 @@ type Topology struct {
 
 // TopologyReply describes how many gateways serve the profiles.
 type TopologyReply struct {
-	Mode   string   `json:"mode"`  // per-profile, or multiplexed: the default profile's gateway serves all
-	From   string   `json:"from"`  // file or variable that decides, "" for the default
-	Steps  []string `json:"steps"` // effects on gateways, in order
-	DryRun bool     `json:"dry_run"`
+	Mode      string   `json:"mode"`  // per-profile, or multiplexed: the default profile's gateway serves all
+	DecidedBy string   `json:"from"`  // file or variable that decides, "" for the default
+	Steps     []string `json:"steps"` // effects on gateways, in order
+	DryRun    bool     `json:"dry_run"`
 }
 
 // ConfigEntry is one value of the configuration in force.
@@ -112,7 +112,7 @@ type ExamineReply struct {
 type ReloadStep struct {
 	Op      string `json:"op"` // "+": the service is new or starts, "~": it is changed, "-": it stops or is gone
 	Service string `json:"service"`
-	What    string `json:"what"` // effect for people, such as "changed, restart to apply"
+	Effect  string `json:"what"` // effect for people, such as "changed, restart to apply"
 }
 
 // The values of the query parameter "probe" of a health request: the probes of a Kubernetes pod.
@@ -125,13 +125,13 @@ const (
 // Health says whether hinit works. Services in trouble don't count, because a restart of the container would not help them.
 type Health struct {
 	// the probe succeeds; without a probe: hinit works after the boot
-	OK       bool     `json:"ok"`
-	Reason   string   `json:"reason"`            // why ok is false, "" when ok is true
-	Booting  bool     `json:"booting,omitempty"` // the boot still runs, so ok is false
-	Waiting  string   `json:"waiting,omitempty"` // why the container does not serve the volume yet
-	Wanted   int      `json:"wanted"`            // services that are wanted up
-	Up       int      `json:"up"`                // services that are wanted up and are up
-	Troubled []string `json:"troubled"`          // services that are parked, failed, in a crash loop, or failing a check
+	OK            bool     `json:"ok"`
+	Reason        string   `json:"reason"`            // why ok is false, "" when ok is true
+	Booting       bool     `json:"booting,omitempty"` // the boot still runs, so ok is false
+	WaitingReason string   `json:"waiting,omitempty"` // why the container does not serve the volume yet
+	WantedUp      int      `json:"wanted"`            // services that are wanted up
+	Up            int      `json:"up"`                // services that are wanted up and are up
+	Troubled      []string `json:"troubled"`          // services that are parked, failed, in a crash loop, or failing a check
 }
 
 // Reexec is the body of a request to re-execute hinit: to replace its program and keep its process.
@@ -158,8 +158,8 @@ type TableFormat struct {
 	Verbose bool // show how long the boot and its steps took
 }
 
-// Wait says whether and how long a command waits for its effect. The zero value doesn't wait.
-type Wait struct {
+// WaitOptions says whether and how long a command waits for its effect. The zero value doesn't wait.
+type WaitOptions struct {
 	Wait    bool
 	Timeout time.Duration // time limit, at most an hour; 0 is 30 seconds, and 40 seconds for Stop and Restart
 	Force   bool          // start the profile's own gateway even if another gateway serves the profile
@@ -170,9 +170,9 @@ type Verb string
 
 // EventOptions selects events. The zero value selects the whole history.
 type EventOptions struct {
-	Since  uint64 // select only events after this Seq
-	Last   int    // maximum number of past events; 0 means no limit, and a negative number means none
-	Follow bool   // continue with new events
+	AfterSeq uint64 // select only events after this Seq
+	MaxPast  int    // maximum number of past events; 0 means no limit, and a negative number means none
+	Follow   bool   // continue with new events
 }
 
 // The orders that a client can give to a service.
@@ -252,17 +252,17 @@ type Run struct {
 	StartTicks uint64    `json:"start_ticks"`
 	StartedAt  time.Time `json:"started_at"`
 	Log        string    `json:"log"`
-	Asked      string    `json:"asked"` // why a client or hinit has asked the run to end, "" if none did
-	End        *RunEnd   `json:"end"`   // how the run ended; null while a process of the run is alive
+	StopReason string    `json:"asked" reexec:"Asked"` // why a client or hinit has asked the run to end, "" if none did
+	End        *RunEnd   `json:"end"`                  // how the run ended; null while a process of the run is alive
 }
 
 // RunEnd says when and how a run ended.
 type RunEnd struct {
 	Exit
-	Lost       bool    `json:"lost"` // hinit has not seen the end of the run, so the exit is unknown
-	OOM        bool    `json:"oom"`
-	CPUSeconds float64 `json:"cpu_seconds"`
-	MaxRSS     int64   `json:"max_rss_bytes"`
+	ExitUnknown bool    `json:"lost" reexec:"Lost"` // hinit has not seen the end of the run, so the exit is unknown
+	OOM         bool    `json:"oom"`
+	CPUSeconds  float64 `json:"cpu_seconds"`
+	MaxRSS      int64   `json:"max_rss_bytes"`
 }
 
 // RunsReply is the answer to GET /v1/runs.
@@ -278,23 +278,23 @@ type StatusTextRequest struct {
 // Slot is a service as the programs of s6 see it: a directory in the scan directory. Its times are exact; the times of a
 // [Service] are rounded.
 type Slot struct {
-	Name       string    `json:"name"`        // name of the service: gateway-coder, dashboard, foo, foo/log
-	Dir        string    `json:"dir"`         // service directory, an absolute path
-	Up         bool      `json:"up"`          // the main process is alive; false while only a finish program runs
-	WantUp     bool      `json:"want_up"`     // the desired state is up
-	NormallyUp bool      `json:"normally_up"` // the service starts without an order, because its directory has no down file
-	Ready      bool      `json:"ready"`       // the main process is up and has reported readiness
-	Paused     bool      `json:"paused"`      // a command has paused the service with a signal; false if another process has sent the signal
-	Finishing  bool      `json:"finishing"`   // the main process has ended, and the finish program or a leftover still runs
-	Started    bool      `json:"started"`     // the run program was started at least once
-	Notifies   bool      `json:"notifies"`    // the service reports its readiness
-	Permanent  bool      `json:"permanent"`   // the service will not start again by itself: its finish program has said so, or it is parked or failed
-	Run        uint64    `json:"run"`         // number of the current or last run, 0 before the first
-	PID        int       `json:"pid"`         // process id, 0 when the service is not up
-	PGID       int       `json:"pgid"`        // process group id, 0 when the service is not up
-	ExitCode   int       `json:"exitcode"`    // exit code of the last run, -1 without a run or if a signal ended it
-	Signal     int       `json:"signal"`      // signal that ended the last run, 0 when none did
-	Since      time.Time `json:"since"`       // time of the last change between up and down
+	Name             string    `json:"name"`        // name of the service: gateway-coder, dashboard, foo, foo/log
+	Dir              string    `json:"dir"`         // service directory, an absolute path
+	Up               bool      `json:"up"`          // the main process is alive; false while only a finish program runs
+	WantUp           bool      `json:"want_up"`     // the desired state is up
+	NormallyUp       bool      `json:"normally_up"` // the service starts without an order, because its directory has no down file
+	Ready            bool      `json:"ready"`       // the main process is up and has reported readiness
+	Paused           bool      `json:"paused"`      // a command has paused the service with a signal; false if another process has sent the signal
+	Finishing        bool      `json:"finishing"`   // the main process has ended, and the finish program or a leftover still runs
+	EverStarted      bool      `json:"started"`     // the run program was started at least once
+	Notifies         bool      `json:"notifies"`    // the service reports its readiness
+	PermanentFailure bool      `json:"permanent"`   // the service will not start again by itself: its finish program has said so, or it is parked or failed
+	RunNumber        uint64    `json:"run"`         // number of the current or last run, 0 before the first
+	PID              int       `json:"pid"`         // process id, 0 when the service is not up
+	PGID             int       `json:"pgid"`        // process group id, 0 when the service is not up
+	ExitCode         int       `json:"exitcode"`    // exit code of the last run, -1 without a run or if a signal ended it
+	Signal           int       `json:"signal"`      // signal that ended the last run, 0 when none did
+	Since            time.Time `json:"since"`       // time of the last change between up and down
 	// when the service became ready; if it is down, when its last process ended; otherwise zero
 	ReadySince time.Time `json:"ready_since"`
 }
@@ -310,7 +310,7 @@ type SlotControl struct {
 	Flags string `json:"flags"` // the letters of s6-svc, without the dash
 }
 
-// SlotScan is the body of POST /v1/slots/scan, a command to the scanner of the s6 service directories.
-type SlotScan struct {
+// ScannerControl is the body of POST /v1/slots/scan, a command to the scanner of the s6 service directories.
+type ScannerControl struct {
 	Flags string `json:"flags"` // the letters of s6-svscanctl, without the dash
 }

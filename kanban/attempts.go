@@ -12,36 +12,36 @@ import (
 	"github.com/samber/lo"
 )
 
-// crash is a task whose worker ended without a result, while the task was still running. The embedded release says what to
+// workerCrash is a task whose worker ended without a result, while the task was still running. The embedded release says what to
 // record on the board, and how the task becomes ready again.
-type crash struct {
+type workerCrash struct {
 	*observedTask
-	release
+	claimRelease
 	// Whether the cause is known, or another program may have requested the end. Such a crash does not
 	// count for minSystemicCrashes.
 	hasKnownCause bool
 }
 
-// reasonGrace is how many seconds the dispatcher waits before it records the end of a worker as a crash. It waits only if
+// crashReasonGrace is how many seconds the dispatcher waits before it records the end of a worker as a crash. It waits only if
 // another program may have asked the worker to end. That program needs about half a second to see the end, and then writes
 // the reason on the board. An earlier record of a crash would hide this reason.
-const reasonGrace = 5
+const crashReasonGrace = 5
 
 // mayHaveBeenRequested reports whether the worker may have ended because another program asked it to. SIGTERM then killed the
 // worker, or the worker caught SIGTERM and exited with 0 or 143.
 func (x Exit) mayHaveBeenRequested() bool {
 	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
-	return !x.Shutdown && x.Known && (asked || x.Terminated && x.Code != rateLimitedCode)
+	return !x.DuringShutdown && x.Known && (asked || x.Terminated && x.Code != rateLimitedExitCode)
 }
 
 // failureCountsFrom returns the time at which the dispatcher may count the end of a worker as a failure, in seconds since 1970.
-// Until then, another program may still write a reason on the board, see [reasonGrace]. 0 means that there is no need to
+// Until then, another program may still write a reason on the board, see [crashReasonGrace]. 0 means that there is no need to
 // wait.
 func (w *observedTask) failureCountsFrom() int64 {
-	if w.liveness != Ended || !w.exit.mayHaveBeenRequested() || w.exit.At.IsZero() {
+	if w.liveness != Ended || !w.exit.mayHaveBeenRequested() || w.exit.EndedAt.IsZero() {
 		return 0
 	}
-	return w.exit.At.Unix() + reasonGrace
+	return w.exit.EndedAt.Unix() + crashReasonGrace
 }
 
 // detectCrashed finds workers that have ended without finishing their task, and releases the tasks. If at least
@@ -51,9 +51,9 @@ func (w *observedTask) failureCountsFrom() int64 {
 // If the runner has seen how the worker ended, the pass handles the end immediately, unless another program may have requested
 // it. If only the missing pid shows the end, the pass ignores it for a grace period after the start, because a new worker may not
 // be visible yet.
-func (p *pass) detectCrashed() error {
+func (p *boardPass) detectCrashed() error {
 	grace := envSeconds(p.Store.opt.Env, "HERMES_KANBAN_CRASH_GRACE_SECONDS", 0, DefaultCrashGrace)
-	var crashes []crash
+	var crashes []workerCrash
 	var again []*observedTask
 	for _, w := range p.runningTasks {
 		known := w.liveness != Unknown || w.containerGone
@@ -61,7 +61,7 @@ func (p *pass) detectCrashed() error {
 		if w.isHandled || !known && (w.WorkerPID == 0 || !w.isOnThisHost || young) || !p.workerEnded(w) {
 			continue
 		}
-		if at := w.failureCountsFrom(); p.now < at && at-p.now <= reasonGrace+1 {
+		if at := w.failureCountsFrom(); p.now < at && at-p.now <= crashReasonGrace+1 {
 			continue
 		}
 		if w.liveness == NeverStarted && !w.containerGone && p.mayStart {
@@ -70,13 +70,13 @@ func (p *pass) detectCrashed() error {
 		}
 		crashes = append(crashes, p.classifyEnd(w))
 	}
-	similar := lo.Filter(crashes, func(c crash, _ int) bool { return c.event == "crashed" && !c.hasKnownCause })
-	alike := lo.CountValuesBy(similar, func(c crash) string { return fingerprint(c.reason) })
+	similar := lo.Filter(crashes, func(c workerCrash, _ int) bool { return c.event == "crashed" && !c.hasKnownCause })
+	alike := lo.CountValuesBy(similar, func(c workerCrash) string { return fingerprint(c.reason) })
 	for _, c := range crashes {
 		if c.countsAsFailure && !c.hasKnownCause && alike[fingerprint(c.reason)] >= minSystemicCrashes {
 			c.limitOverride = 1
 		}
-		if _, err := p.release(c.observedTask, c.release); err != nil {
+		if _, err := p.release(c.observedTask, c.claimRelease); err != nil {
 			return err
 		}
 	}
@@ -90,18 +90,18 @@ func (p *pass) detectCrashed() error {
 
 // classifyEnd decides what a worker's end means for the task: which event and outcome to record, and whether the end counts as a
 // failure of the task.
-func (p *pass) classifyEnd(w *observedTask) crash {
+func (p *boardPass) classifyEnd(w *observedTask) workerCrash {
 	pid, x := w.WorkerPID, w.exit
 	who := jsonObject{{"pid", pid}, {"claimer", w.ClaimLock}}
-	failed := func(event string, extra jsonObject, format string, args ...any) crash {
-		return crash{w, release{
+	failed := func(event string, extra jsonObject, format string, args ...any) workerCrash {
+		return workerCrash{w, claimRelease{
 			event: event, outcome: "crashed", reason: fmt.Sprintf(format, args...), payload: who.with(extra...), resultList: &p.res.Crashed, countsAsFailure: true, gaveUpMembers: who,
 		}, x.mayHaveBeenRequested()}
 	}
-	notTheTask := func(format string, args ...any) crash {
+	notTheTask := func(format string, args ...any) workerCrash {
 		r := p.releaseForReclaim(w, Termination{Attempted: true, Terminated: true}, fmt.Sprintf(format, args...))
 		r.resultList = &p.res.Released
-		return crash{w, r, true}
+		return workerCrash{w, r, true}
 	}
 	switch {
 	case w.containerGone:
@@ -110,11 +110,11 @@ func (p *pass) classifyEnd(w *observedTask) crash {
 		return notTheTask("the dispatcher ended before it started the worker")
 	case !x.Known:
 		return failed("crashed", nil, "pid %d not alive", pid)
-	case x.Signal == 0 && x.Code == rateLimitedCode: // Store the text as the last failure, so that people see why the task waits.
+	case x.Signal == 0 && x.Code == rateLimitedExitCode: // Store the text as the last failure, so that people see why the task waits.
 		why := fmt.Sprintf("pid %d %s; it will be tried again and counts as no failure", pid, rateLimitedText)
-		return crash{w, release{
-			event: "rate_limited", outcome: "rate_limited", reason: why, payload: who.with(jsonMember{"exit_code", rateLimitedCode}), resultList: &p.res.RateLimited,
-			setColumns: ", last_failure_error = ?", setArgs: []any{clip(why, failureErrorMaxChars)},
+		return workerCrash{w, claimRelease{
+			event: "rate_limited", outcome: "rate_limited", reason: why, payload: who.with(jsonMember{"exit_code", rateLimitedExitCode}), resultList: &p.res.RateLimited,
+			setColumns: ", last_failure_error = ?", setArgs: []any{truncate(why, failureErrorMaxChars)},
 		}, true}
 	case x.Terminated:
 		return notTheTask("pid %d was ended on purpose", pid)
@@ -135,7 +135,7 @@ var (
 
 // fingerprint removes pids and times from an error text. Workers that failed in the same way then have equal texts.
 func fingerprint(text string) string {
-	text = pidPattern.ReplaceAllString(clip(text, 80), "pid N")
+	text = pidPattern.ReplaceAllString(truncate(text, 80), "pid N")
 	return strings.ToLower(longNumberPattern.ReplaceAllString(text, "N"))
 }
 
@@ -145,7 +145,7 @@ func (d *Dispatcher) failureLimit() int {
 
 // failureLimitOf returns the number of consecutive failures at which the task is blocked. source says who set the limit:
 // "task", or "dispatcher" if the task sets none. The event gave_up shows the source.
-func (p *pass) failureLimitOf(task Task, r release) (limit int64, source string) {
+func (p *boardPass) failureLimitOf(task Task, r claimRelease) (limit int64, source string) {
 	if task.MaxRetries != nil {
 		return *task.MaxRetries, "task"
 	}
@@ -159,8 +159,8 @@ func (p *pass) failureLimitOf(task Task, r release) (limit int64, source string)
 // But a release can lower the limit for one failure (limitOverride). Then the task is blocked although its failures are below the
 // ordinary limit, and the next promotion pass of any program would undo the block. To prevent that, countFailure adds a `blocked`
 // event, which makes the block sticky for all programs.
-func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
-	text := clip(r.reason, failureErrorMaxChars)
+func (p *boardPass) countFailure(t *writeTx, task Task, r claimRelease, blocks bool) {
+	text := truncate(r.reason, failureErrorMaxChars)
 	failures := task.ConsecutiveFailures + 1
 	t.exec("UPDATE tasks SET consecutive_failures = ?, last_failure_error = ? WHERE id = ?", failures, text, task.ID)
 	if !blocks {
@@ -178,31 +178,31 @@ func (p *pass) countFailure(t *tx, task Task, r release, blocks bool) {
 
 // spawnFailed releases a claimed task whose worker couldn't be started, and counts that as a failure of the task. The parameter
 // from is the status in which the task was claimed, and why is the reason.
-func (p *pass) spawnFailed(task Task, from Status, why error) error {
+func (p *boardPass) spawnFailed(task Task, from Status, why error) error {
 	text := why.Error()
-	ok, err := p.release(&observedTask{Task: task, claimedFrom: from}, release{
+	ok, err := p.release(&observedTask{Task: task, claimedFrom: from}, claimRelease{
 		event: "spawn_failed", outcome: "spawn_failed", reason: text, countsAsFailure: true,
-		payload: jsonObject{{"error", clip(text, failureErrorMaxChars)}, {"failures", task.ConsecutiveFailures + 1}},
+		payload: jsonObject{{"error", truncate(text, failureErrorMaxChars)}, {"failures", task.ConsecutiveFailures + 1}},
 	})
 	if err != nil {
 		return fmt.Errorf("cannot note that %s couldn't be started (%w): %w", task.ID, why, err)
 	}
 	if ok {
-		p.res.Refused = append(p.res.Refused, FailedSpawn{task.ID, text})
+		p.res.FailedSpawns = append(p.res.FailedSpawns, FailedSpawn{task.ID, text})
 	}
 	return nil
 }
 
 // enforceMaxRuntime ends the workers that have run longer than their task's maximum runtime. It releases their tasks and
 // counts a failure for each.
-func (p *pass) enforceMaxRuntime() error {
+func (p *boardPass) enforceMaxRuntime() error {
 	over := lo.Filter(p.runningTasks, func(w *observedTask, _ int) bool {
 		return !w.isHandled && w.isOnThisHost && w.liveness != Ended && w.WorkerPID != 0 && w.MaxRuntimeSeconds != nil && p.now-w.since >= *w.MaxRuntimeSeconds
 	})
 	return p.endWorkers(over, "max_runtime_worker_alive", func(w *observedTask, end Termination) error {
 		elapsed, limit := p.now-w.since, *w.MaxRuntimeSeconds
 		text := fmt.Sprintf("elapsed %s is over the maximum runtime of %s", time.Duration(elapsed)*time.Second, time.Duration(limit)*time.Second)
-		_, err := p.release(w, release{
+		_, err := p.release(w, claimRelease{
 			event: "timed_out", outcome: "timed_out", reason: text, setColumns: ", last_heartbeat_at = NULL", resultList: &p.res.TimedOut,
 			payload:         jsonObject{{"pid", w.WorkerPID}, {"elapsed_seconds", elapsed}, {"limit_seconds", limit}, {"sigkill", end.Killed}},
 			countsAsFailure: true, gaveUpMembers: jsonObject{{"pid", w.WorkerPID}},
@@ -219,10 +219,10 @@ var (
 // The names of the reasons for which the respawn guard ([pass.holdReason]) holds back a ready task. They appear in events and
 // in the output of commands.
 const (
-	guardCooldown = "rate_limit_cooldown"
-	guardAuth     = "blocker_auth"
-	guardSuccess  = "recent_success"
-	guardPR       = "active_pr"
+	guardRateLimit = "rate_limit_cooldown"
+	guardAuth      = "blocker_auth"
+	guardSuccess   = "recent_success"
+	guardActivePR  = "active_pr"
 	// The pause of [Dispatcher.Backoff] isn't over. Other dispatchers have no such pause, so no event
 	// records it.
 	guardBackoff = "backoff"
@@ -238,7 +238,7 @@ type endedAttempt struct {
 	Task     string
 	Run      int64
 	Outcome  string
-	At       int64 // Time of the end, in seconds since 1970.
+	EndedAt  int64 // Time of the end, in seconds since 1970.
 	Failures int64 // Consecutive failures of the task.
 }
 
@@ -248,11 +248,11 @@ const maxBackoffDoublings = 4
 // retryTime returns the earliest time for the attempt after e, in seconds since 1970. If a backoff is set, it makes the pause
 // up to a fifth longer, by a different part for each attempt. Otherwise tasks that failed together would all restart
 // together.
-func (p *pass) retryTime(e endedAttempt) int64 {
+func (p *boardPass) retryTime(e endedAttempt) int64 {
 	var wait int64
 	switch e.Outcome {
 	case "rate_limited":
-		wait = envSeconds(p.Store.opt.Env, "HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS", 0, DefaultCooldown)
+		wait = envSeconds(p.Store.opt.Env, "HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS", 0, DefaultRateLimitCooldown)
 	case "crashed", "timed_out", "spawn_failed", "stale":
 		wait = int64(p.Backoff/time.Second) << min(max(e.Failures-1, 0), maxBackoffDoublings)
 	}
@@ -261,16 +261,16 @@ func (p *pass) retryTime(e endedAttempt) int64 {
 		fmt.Fprint(h, e.Task, e.Run)
 		wait += wait * int64(h.Sum32()%100) / 500
 	}
-	if e.At > p.now+clockSlackSeconds { // The clock was set back since the end, so the age is unknown.
+	if e.EndedAt > p.now+clockSlackSeconds { // The clock was set back since the end, so the age is unknown.
 		return p.now
 	}
-	return e.At + wait
+	return e.EndedAt + wait
 }
 
 // holdReason is the respawn guard: it holds a task back while another attempt would fail in the same way or repeat finished
 // work. It returns the reason, or "" if the task may start now. The reason expires at the time until, in seconds since 1970.
 // If until is 0, the reason is blocker_auth and lasts until an operator unblocks or reassigns the task.
-func (p *pass) holdReason(task string, from Status) (reason string, until int64, err error) {
+func (p *boardPass) holdReason(task string, from Status) (reason string, until int64, err error) {
 	type state struct {
 		endedAttempt
 		Failure string
@@ -286,7 +286,7 @@ func (p *pass) holdReason(task string, from Status) (reason string, until int64,
 	case err != nil || s.Task == "":
 		return "", 0, err
 	case p.now < retry:
-		return lo.Ternary(s.Outcome == "rate_limited", guardCooldown, guardBackoff), retry, nil
+		return lo.Ternary(s.Outcome == "rate_limited", guardRateLimit, guardBackoff), retry, nil
 	case from == Review || s.Outcome == "rate_limited":
 		return "", 0, nil
 	case authErrorPattern.MatchString(s.Failure) && !strings.Contains(s.Failure, rateLimitedText):
@@ -302,7 +302,7 @@ func (p *pass) holdReason(task string, from Status) (reason string, until int64,
 		WHERE task_id = ? AND created_at > ? AND created_at <= ? AND instr(body, 'https://github.com/') > 0`, task, p.now-activePRWindow, p.now+clockSlackSeconds)
 	for _, c := range comments {
 		if pullRequestPattern.MatchString(c.Body) {
-			reason, until = guardPR, max(until, c.At+activePRWindow)
+			reason, until = guardActivePR, max(until, c.At+activePRWindow)
 		}
 	}
 	return reason, until, err
@@ -310,7 +310,7 @@ func (p *pass) holdReason(task string, from Status) (reason string, until int64,
 
 // recordGuarded records on the board that a task is held back. It adds no event if the task's latest event already has this
 // reason. Otherwise every pass would add one to the task's history.
-func (p *pass) recordGuarded(task, reason string, until int64) error {
+func (p *boardPass) recordGuarded(task, reason string, until int64) error {
 	if until != 0 && (p.heldUntil == 0 || until < p.heldUntil) {
 		p.heldUntil = until
 	}
@@ -324,13 +324,13 @@ func (p *pass) recordGuarded(task, reason string, until int64) error {
 	if err != nil || said {
 		return err
 	}
-	return p.write(func(t *tx) { t.addEvent(task, 0, "respawn_guarded", payload) })
+	return p.write(func(t *writeTx) { t.addEvent(task, 0, "respawn_guarded", payload) })
 }
 
-// Next returns the time at which the caller should make the next pass, even if the board does not change and no worker ends. This
-// is the earliest time at which a claim, a grace period, a maximum runtime or a cooldown ends. The zero time means never. Call Next
-// after [Dispatcher.Tick], which finds the tasks that are held back.
-func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error) {
+// NextPassTime returns the time at which the caller should make the next pass, even if the board does not change and no worker
+// ends. This is the earliest time at which a claim, a grace period, a maximum runtime or a cooldown ends. The zero time means
+// never. Call Next after [Dispatcher.Tick], which finds the tasks that are held back.
+func (d *Dispatcher) NextPassTime(ctx context.Context, now time.Time) (time.Time, error) {
 	p, err := d.observe(ctx, now)
 	if err != nil {
 		return time.Time{}, err
@@ -370,8 +370,8 @@ func (d *Dispatcher) Next(ctx context.Context, now time.Time) (time.Time, error)
 		}
 		at(limit > 0, silent)
 	}
-	for _, w := range p.leavingWorkers {
-		at(true, p.leaveDeadline(w))
+	for _, w := range p.livingDeparted {
+		at(true, p.departedDeadline(w))
 	}
 	at(d.heldUntil > p.now, d.heldUntil)
 	if next == 0 {

@@ -10,20 +10,20 @@ import (
 // on the cause of the failure.
 func TestBackoff(t *testing.T) {
 	t.Parallel()
-	served := func(t *testing.T) *board {
+	served := func(t *testing.T) *testBoard {
 		b := newBoard(t)
-		b.d.Backoff, b.d.Config.FailureLimit = time.Minute, 5
+		b.dispatcher.Backoff, b.dispatcher.Config.FailureLimit = time.Minute, 5
 		return b
 	}
 	// waits returns how long the dispatcher holds a task back, from its successive deadlines.
-	waits := func(b *board, id string) time.Duration {
+	waits := func(b *testBoard, id string) time.Duration {
 		b.t.Helper()
 		begin := b.now
 		for range 100 {
 			if r := b.tick(); len(r.Spawned) > 0 {
 				return b.now.Sub(begin)
 			}
-			next, err := b.d.Next(b.t.Context(), b.now)
+			next, err := b.dispatcher.NextPassTime(b.t.Context(), b.now)
 			if must(b.t, err); next.IsZero() || next.Sub(b.now) > time.Minute {
 				b.t.Fatalf("%s waits, and the next look is at %v, now %v", id, next, b.now)
 			}
@@ -35,28 +35,28 @@ func TestBackoff(t *testing.T) {
 	t.Run("a missing program", func(t *testing.T) { // Without a pause, five failures in 19 ms would block the task.
 		b := served(t)
 		id := b.createReady("alpha")
-		b.runner.fail = errors.New("no such file")
+		b.runner.startError = errors.New("no such file")
 		for _, least := range []time.Duration{time.Minute, 2 * time.Minute, 4 * time.Minute} {
 			b.tick()
 			checkEqual(t, "held back", b.tick().RespawnGuarded, GuardedTask{id, guardBackoff})
-			b.runner.fail = nil
+			b.runner.startError = nil
 			if got := waits(b, id); got < least || got > least*6/5 {
 				t.Errorf("waited %v, not %v and a fifth more at most", got, least)
 			}
-			b.exec("DELETE FROM task_runs WHERE id = ?", b.task(id).CurrentRunID)
-			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, current_run_id = NULL, worker_pid = NULL")
-			b.runner.fail = errors.New("no such file")
+			b.execSQL("DELETE FROM task_runs WHERE id = ?", b.task(id).CurrentRunID)
+			b.execSQL("UPDATE tasks SET status = 'ready', claim_lock = NULL, current_run_id = NULL, worker_pid = NULL")
+			b.runner.startError = errors.New("no such file")
 		}
-		if b.count(id, "respawn_guarded") != 0 {
+		if b.countEvents(id, "respawn_guarded") != 0 {
 			t.Error("the wait is an event")
 		}
 	})
 	t.Run("tasks that failed together are apart", func(t *testing.T) {
 		b := served(t)
-		b.runner.fail = errors.New("no")
+		b.runner.startError = errors.New("no")
 		seen := make(map[int64]bool)
 		for range 30 {
-			seen[(&pass{Dispatcher: b.d}).retryTime(endedAttempt{Task: newID(), Run: 1, Outcome: "crashed", Failures: 1})] = true
+			seen[(&boardPass{Dispatcher: b.dispatcher}).retryTime(endedAttempt{Task: newID(), Run: 1, Outcome: "crashed", Failures: 1})] = true
 		}
 		if len(seen) < 4 {
 			t.Errorf("%v", seen)
@@ -66,14 +66,14 @@ func TestBackoff(t *testing.T) {
 		b := served(t)
 		id := b.createReady("alpha")
 		b.tick()
-		b.exits(id, Exit{Signal: 15, Terminated: true, Shutdown: true, At: b.now})
+		b.reportExit(id, Exit{Signal: 15, Terminated: true, DuringShutdown: true, EndedAt: b.now})
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 	t.Run("a pass by hand does not wait", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
 		b.tick()
-		b.exits(id, Exit{Code: 1})
+		b.reportExit(id, Exit{Code: 1})
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 }
@@ -85,8 +85,8 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 	t.Run("it says so", func(t *testing.T) {
 		b := newBoard(t)
 		ids := []string{b.createReady("alpha"), b.createReady("alpha")}
-		b.runner.fail = &HostError{Err: errors.New("256 runs are alive")}
-		_, err := b.d.Tick(t.Context(), b.now, TickOptions{})
+		b.runner.startError = &HostError{Err: errors.New("256 runs are alive")}
+		_, err := b.dispatcher.Tick(t.Context(), b.now, TickOptions{})
 		if !errors.As(err, new(*HostError)) {
 			t.Errorf("%v", err)
 		}
@@ -98,7 +98,7 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 		if b.lastRun(ids[0]).Outcome != "reclaimed" {
 			t.Errorf("%+v", b.lastRun(ids[0]))
 		}
-		b.runner.fail = nil
+		b.runner.startError = nil
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), ids...)
 		b.checkIntegrity()
 	})
@@ -108,15 +108,15 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 		for _, started := range []bool{false, true} {
 			b := newBoard(t)
 			id := b.createReady("alpha")
-			b.runner.fail = &HostError{Err: errors.New("no answer"), MayHaveStarted: true}
-			if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
+			b.runner.startError = &HostError{Err: errors.New("no answer"), MayHaveStarted: true}
+			if _, err := b.dispatcher.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 				t.Error("the pass went well")
 			}
 			run, asked := b.task(id).CurrentRunID, len(b.runner.jobs)
-			b.runner.fail = nil
-			b.runner.known[run] = WorkerReport{Liveness: NeverStarted}
+			b.runner.startError = nil
+			b.runner.reportsByRun[run] = WorkerReport{Liveness: NeverStarted}
 			if started {
-				b.runner.known[run] = WorkerReport{Liveness: Alive, Worker: Worker{PID: 77}}
+				b.runner.reportsByRun[run] = WorkerReport{Liveness: Alive, Worker: Worker{PID: 77}}
 			}
 			b.advance(time.Hour)
 			b.tick()
@@ -134,17 +134,17 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 	t.Run("it does not answer, and the task is reclaimed", func(t *testing.T) {
 		for _, within := range []bool{false, true} {
 			b := newBoard(t)
-			b.runner.reportsStarted, b.runner.late = true, make(map[int64]Worker)
+			b.runner.reportsStarted, b.runner.lateStarts = true, make(map[int64]Worker)
 			id := b.createReady("alpha")
-			b.runner.fail = &HostError{Err: errors.New("no answer"), MayHaveStarted: true}
-			if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
+			b.runner.startError = &HostError{Err: errors.New("no answer"), MayHaveStarted: true}
+			if _, err := b.dispatcher.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 				t.Error("the pass went well")
 			}
 			first := b.task(id).CurrentRunID
-			b.runner.known[first] = WorkerReport{Liveness: NeverStarted}
+			b.runner.reportsByRun[first] = WorkerReport{Liveness: NeverStarted}
 			reclaim := func() {
-				b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, claim_expires = NULL, current_run_id = NULL")
-				b.exec("UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at")
+				b.execSQL("UPDATE tasks SET status = 'ready', claim_lock = NULL, claim_expires = NULL, current_run_id = NULL")
+				b.execSQL("UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = started_at")
 			}
 			if within {
 				b.runner.onWorkerStates = func() {
@@ -153,20 +153,20 @@ func TestTheHostCannotStartWorkers(t *testing.T) {
 				}
 			} else {
 				reclaim()
-				_, err := b.d.Tick(t.Context(), b.now, TickOptions{})
+				_, err := b.dispatcher.Tick(t.Context(), b.now, TickOptions{})
 				must(t, err)
 				if b.checkStatus(id, Ready); b.lastRun(id).ID != first {
 					t.Error("another attempt began before the start was withdrawn")
 				}
 			}
-			b.runner.fail = nil
+			b.runner.startError = nil
 			for range 2 {
 				b.tick()
 			}
 			if b.task(id).CurrentRunID == first || b.task(id).WorkerPID == 0 {
 				t.Errorf("there is no other attempt: %+v", b.task(id))
 			}
-			if b.runner.known[first].Liveness == Alive {
+			if b.runner.reportsByRun[first].Liveness == Alive {
 				t.Errorf("within the pass %v: two workers are on one task", within)
 			}
 			b.checkIntegrity()

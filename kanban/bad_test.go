@@ -12,8 +12,8 @@ import (
 )
 
 func TestFullDisk(t *testing.T) {
-	dir := smallDisk(t, "2m")
-	b := openBoard(t, dir, env{})
+	dir := mountSmallDisk(t, "2m")
+	b := openBoard(t, dir, testEnv{})
 	id := b.createReady("alpha")
 	var failed error
 	made := 1
@@ -26,12 +26,12 @@ func TestFullDisk(t *testing.T) {
 	if failed == nil || !strings.Contains(failed.Error(), "full") {
 		t.Fatalf("%v", failed)
 	}
-	list, err := b.Tasks(t.Context(), Filter{})
+	list, err := b.Tasks(t.Context(), TaskFilter{})
 	if must(t, err); len(list) != made {
 		t.Errorf("%d tasks of %d", len(list), made)
 	}
 	checkIntegrity(t, b.Store)
-	if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
+	if _, err := b.dispatcher.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 		b.checkStatus(id, Running)
 	}
 	if err := b.Backup(t.Context(), filepath.Join(dir, "copy.db")); err == nil || isFile(filepath.Join(dir, "copy.db")) {
@@ -42,8 +42,8 @@ func TestFullDisk(t *testing.T) {
 // TestReadOnlyVolume checks that read commands work on a read-only volume, and that the errors of
 // other commands name it.
 func TestReadOnlyVolume(t *testing.T) {
-	dir := smallDisk(t, "4m")
-	b := openBoard(t, dir, env{})
+	dir := mountSmallDisk(t, "4m")
+	b := openBoard(t, dir, testEnv{})
 	b.createReady("alpha")
 	path := b.paths.DB
 	_, err := b.db.Exec("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -51,18 +51,18 @@ func TestReadOnlyVolume(t *testing.T) {
 	must(t, b.Store.Close())
 	b.Store.db, b.Store.lengthFile = nil, nil
 	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	reopen()
-	s, err := openAt(t, path)
+	clearCheckedFiles()
+	s, err := openStoreAt(t, path)
 	must(t, err)
-	list, err := s.Tasks(t.Context(), Filter{})
+	list, err := s.Tasks(t.Context(), TaskFilter{})
 	if must(t, err); len(list) != 1 {
 		t.Errorf("%d tasks can be read", len(list))
 	}
-	if _, err := s.Create(t.Context(), b.now, Task{Title: "one more"}); !strings.Contains(Explain(err), "mounted read-only") {
+	if _, err := s.Create(t.Context(), b.now, Task{Title: "one more"}); !strings.Contains(ExplainFileError(err), "mounted read-only") {
 		t.Errorf("a write: %v", err)
 	}
-	d := &Dispatcher{Store: s, Profiles: b.d.Profiles}
-	if _, err := d.Tick(t.Context(), b.now, TickOptions{}); !strings.Contains(Explain(err), "mounted read-only") {
+	d := &Dispatcher{Store: s, Profiles: b.dispatcher.Profiles}
+	if _, err := d.Tick(t.Context(), b.now, TickOptions{}); !strings.Contains(ExplainFileError(err), "mounted read-only") {
 		t.Errorf("a pass: %v", err)
 	}
 	if res, err := d.Tick(t.Context(), b.now, TickOptions{DryRun: true}); err != nil || len(res.Spawned) != 1 {
@@ -70,17 +70,17 @@ func TestReadOnlyVolume(t *testing.T) {
 	}
 	must(t, s.Backup(t.Context(), filepath.Join(t.TempDir(), "copy.db")))
 	must(t, s.Close())
-	if _, err := openAt(t, filepath.Join(dir, "boards", "other.db")); err == nil || !strings.Contains(err.Error(), "mounted read-only") {
+	if _, err := openStoreAt(t, filepath.Join(dir, "boards", "other.db")); err == nil || !strings.Contains(err.Error(), "mounted read-only") {
 		t.Errorf("a board that does not exist: %v", err)
 	}
 	must(t, unix.Mount("", dir, "", unix.MS_REMOUNT, ""))
-	s, err = openAt(t, path)
+	s, err = openStoreAt(t, path)
 	must(t, err)
 	checkIntegrity(t, s)
 	must(t, s.Close())
 }
 
-func smallDisk(t *testing.T, size string) string {
+func mountSmallDisk(t *testing.T, size string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := unix.Mount("kanban-test", dir, "tmpfs", 0, "size="+size); err != nil {
@@ -99,7 +99,7 @@ func smallDisk(t *testing.T, size string) string {
 
 func TestLargeBody(t *testing.T) {
 	size := 5 << 20
-	if *full {
+	if *longTests {
 		size = 100 << 20 // Each change writes the whole row, which takes seconds.
 	}
 	b := newBoard(t)
@@ -118,14 +118,14 @@ func TestLargeBody(t *testing.T) {
 func TestLockedForLong(t *testing.T) {
 	b := newBoard(t)
 	id := b.createReady("alpha")
-	holder, err := connect(b.paths.DB, "rw", time.Second)
+	holder, err := openDatabase(b.paths.DB, "rw", time.Second)
 	must(t, err)
 	defer holder.Close()
 	_, err = holder.Exec("BEGIN IMMEDIATE")
 	must(t, err)
 	_, err = b.db.Exec("PRAGMA busy_timeout = 100")
 	must(t, err)
-	if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil || !isBusy(err) {
+	if _, err := b.dispatcher.Tick(t.Context(), b.now, TickOptions{}); err == nil || !isBusy(err) {
 		t.Errorf("%v", err)
 	}
 	// A caller that cancels must get an answer at once.
@@ -154,7 +154,7 @@ func TestClockSteps(t *testing.T) {
 			b.tick()
 		}
 		b.checkStatus(id, Running) // The runner reports the worker as alive, which outweighs the clock.
-		b.exits(id, Exit{Code: 1})
+		b.reportExit(id, Exit{Code: 1})
 		b.tick()
 		if n := b.task(id).ConsecutiveFailures; n != 1 {
 			t.Errorf("%s: %d failures", step, n)
@@ -168,26 +168,26 @@ func TestAWordInAColumnOfNumbersStopsNobody(t *testing.T) {
 	t.Parallel()
 	for _, table := range []table{tasksTable, runsTable} {
 		for _, c := range table.columns {
-			if !strings.HasPrefix(c.definition, integer) || c.definition == serial {
+			if !strings.HasPrefix(c.definition, sqlInteger) || c.definition == sqlSerial {
 				continue
 			}
 			b := newBoard(t)
 			bad, good := b.createReady("alpha"), b.createReady("beta")
 			b.tick()
-			b.exec("UPDATE " + table.name + " SET " + c.name + " = 'zzz' WHERE rowid = 1")
+			b.execSQL("UPDATE " + table.name + " SET " + c.name + " = 'zzz' WHERE rowid = 1")
 			misfits, err := b.NonIntegerValues(t.Context())
 			if must(t, err); len(misfits) == 0 || table.name == "tasks" && !strings.Contains(misfits[0], bad) {
 				t.Errorf("%s: doctor names %q", c.name, misfits)
 			}
 			next := b.createReady("beta")
-			_, err = b.d.Tick(t.Context(), b.now, TickOptions{})
+			_, err = b.dispatcher.Tick(t.Context(), b.now, TickOptions{})
 			if err != nil || b.task(next).Status != Running || b.task(good).Status != Running {
 				t.Errorf("%s: %v; %s", c.name, err, b.task(next).Status)
 			}
-			if _, err := b.d.Next(t.Context(), b.now); err != nil {
+			if _, err := b.dispatcher.NextPassTime(t.Context(), b.now); err != nil {
 				t.Errorf("%s: %v", c.name, err)
 			}
-			if _, err := b.Tasks(t.Context(), Filter{}); err != nil {
+			if _, err := b.Tasks(t.Context(), TaskFilter{}); err != nil {
 				t.Errorf("%s: %v", c.name, err)
 			}
 			if _, err := b.Stats(t.Context(), b.now); err != nil {

@@ -44,9 +44,9 @@ type BoardMeta struct {
 
 var slugPattern = regexp.MustCompile(`^[a-z0-9][a-z0-9\-_]{0,63}$`)
 
-// Slug returns the canonical form of a board's name: trimmed and in lower case. An empty name stays empty. An invalid name
-// is an error.
-func Slug(name string) (string, error) {
+// CanonicalSlug returns the canonical form of a board's name: trimmed and in lower case. An empty name stays empty. An invalid
+// name is an error.
+func CanonicalSlug(name string) (string, error) {
 	s := strings.ToLower(strings.TrimSpace(name))
 	if s != "" && !slugPattern.MatchString(s) {
 		return "", invalidf("cannot use board name %q: it must begin with a letter or digit and hold only a-z, 0-9, - and _, at most 64", name)
@@ -70,7 +70,7 @@ func (b *Boards) dbPath(slug string) string {
 func (b *Boards) Current() string {
 	line, _ := wholefile.Read(b.currentBoardFile(), maxFileSize)
 	for _, name := range []string{b.Env("HERMES_KANBAN_BOARD"), string(line)} {
-		if slug, err := Slug(name); err == nil && slug != "" && b.Exists(slug) {
+		if slug, err := CanonicalSlug(name); err == nil && slug != "" && b.Exists(slug) {
 			return slug
 		}
 	}
@@ -120,7 +120,7 @@ func (b *Boards) Meta(slug string) BoardMeta {
 
 // Create makes a board, with its file board.json and its database. It keeps files that already exist.
 func (b *Boards) Create(ctx context.Context, now time.Time, m BoardMeta) (BoardMeta, error) {
-	slug, err := Slug(m.Slug)
+	slug, err := CanonicalSlug(m.Slug)
 	if err != nil {
 		return BoardMeta{}, err
 	}
@@ -156,7 +156,7 @@ func (b *Boards) Update(slug string, change func(*BoardMeta)) error {
 }
 
 func (b *Boards) existingSlug(name string) (string, error) {
-	slug, err := Slug(name)
+	slug, err := CanonicalSlug(name)
 	if err != nil {
 		return "", err
 	}
@@ -370,7 +370,7 @@ func GatewayLock(root string) string { return filepath.Join(root, "kanban", ".di
 // Paths returns the paths of a board's files. An empty slug means the current board. Variables such as HERMES_KANBAN_DB override
 // single paths.
 func (b *Boards) Paths(slug string) (Paths, error) {
-	slug, err := Slug(slug)
+	slug, err := CanonicalSlug(slug)
 	if err != nil {
 		return Paths{}, err
 	}

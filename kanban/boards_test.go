@@ -25,7 +25,7 @@ func TestRoot(t *testing.T) {
 		{"/opt/data/profiles/coder", " ~/board ", "/home/u/board"},
 		{"/home/u/.hermesx", "", "/home/u/.hermesx"},
 	} {
-		got := Root(env{"HERMES_HOME": c.hermes, "HERMES_KANBAN_HOME": c.kanban}.get, "/home/u")
+		got := Root(testEnv{"HERMES_HOME": c.hermes, "HERMES_KANBAN_HOME": c.kanban}.get, "/home/u")
 		if got != c.want {
 			t.Errorf("%q %q: %s, not %s", c.hermes, c.kanban, got, c.want)
 		}
@@ -34,7 +34,7 @@ func TestRoot(t *testing.T) {
 
 func TestPins(t *testing.T) {
 	t.Parallel()
-	e := env{}
+	e := testEnv{}
 	b := &Boards{Root: "/r", Env: e.get}
 	plain, err := b.Paths("")
 	must(t, err)
@@ -70,12 +70,12 @@ func TestPins(t *testing.T) {
 func TestSlug(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]string{"Default": "default", " a ": "a", "a-b_c9": "a-b_c9", "": "", "  ": "", strings.Repeat("x", 64): strings.Repeat("x", 64)} {
-		if got, err := Slug(in); got != want || err != nil {
+		if got, err := CanonicalSlug(in); got != want || err != nil {
 			t.Errorf("%q: %q %v", in, got, err)
 		}
 	}
 	for _, bad := range []string{"-a", "_a", "a/b", "a b", "a.b", "..", ".", "a\x00", "ä", strings.Repeat("x", 65), "a\nb"} {
-		if got, err := Slug(bad); err == nil {
+		if got, err := CanonicalSlug(bad); err == nil {
 			t.Errorf("%q became %q", bad, got)
 		}
 	}
@@ -83,7 +83,7 @@ func TestSlug(t *testing.T) {
 
 func TestCurrentBoard(t *testing.T) {
 	t.Parallel()
-	e := env{}
+	e := testEnv{}
 	b := &Boards{Root: t.TempDir(), Env: e.get}
 	want := func(what, slug string) {
 		t.Helper()
@@ -114,7 +114,7 @@ func TestCurrentBoard(t *testing.T) {
 
 func TestBoards(t *testing.T) {
 	t.Parallel()
-	e := env{}
+	e := testEnv{}
 	b := &Boards{Root: t.TempDir(), Env: e.get}
 	now := time.Unix(1000, 0)
 	for _, slug := range []string{"zeta", "alpha-team_two", "zeta"} {
@@ -180,7 +180,7 @@ func TestBoards(t *testing.T) {
 func TestBoardsAreApart(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()
-	e := env{}
+	e := testEnv{}
 	boards := &Boards{Root: root, Env: e.get}
 	_, err := boards.Create(t.Context(), time.Unix(1, 0), BoardMeta{Slug: "other"})
 	must(t, err)
@@ -194,7 +194,7 @@ func TestBoardsAreApart(t *testing.T) {
 	if err := other.Link(t.Context(), b.now, id, id+"x"); err == nil {
 		t.Error("linked across boards")
 	}
-	list, err := other.Tasks(t.Context(), Filter{})
+	list, err := other.Tasks(t.Context(), TaskFilter{})
 	if must(t, err); len(list) != 0 {
 		t.Errorf("%+v", list)
 	}
@@ -205,7 +205,7 @@ func TestProfileDirs(t *testing.T) {
 	root := t.TempDir()
 	p := ProfileDirs(root)
 	must(t, os.MkdirAll(filepath.Join(root, "profiles", "coder"), 0o755))
-	write0(t, filepath.Join(root, "profiles", "file"), nil)
+	writeTestFile(t, filepath.Join(root, "profiles", "file"), nil)
 	for name, want := range map[string]bool{"default": true, "Default": true, "coder": true, "Coder": false, "file": false, "ghost": false, "..": false, "": false, "../profiles": false} {
 		if ok, err := p.Exists(name); ok != want || err != nil {
 			t.Errorf("%q: %v %v", name, ok, err)
@@ -221,7 +221,7 @@ func TestProfileDirs(t *testing.T) {
 // service writes files beside it.
 func TestABoardIsDeletedWhileItIsWritten(t *testing.T) {
 	t.Parallel()
-	b := &Boards{Root: t.TempDir(), Env: env{}.get}
+	b := &Boards{Root: t.TempDir(), Env: testEnv{}.get}
 	for range 5 {
 		_, err := b.Create(t.Context(), time.Now(), BoardMeta{Slug: "gone"})
 		must(t, err)

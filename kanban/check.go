@@ -22,9 +22,9 @@ import (
 
 const sqliteHeader = "SQLite format 3\x00"
 
-// check returns an error if the board's file isn't a sound database. It does not change the file. A missing or empty file is
+// checkFile returns an error if the board's file isn't a sound database. It does not change the file. A missing or empty file is
 // accepted: it is a new board.
-func (s *Store) check(ctx context.Context) error {
+func (s *Store) checkFile(ctx context.Context) error {
 	path := s.paths.DB
 	f, err := wholefile.Open(path, os.O_RDONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -47,7 +47,7 @@ func (s *Store) check(ctx context.Context) error {
 	if s.opt.SkipCheck {
 		return nil
 	}
-	reason, err := s.integrity(ctx, path)
+	reason, err := s.checkIntegrity(ctx, path)
 	if err != nil {
 		return fmt.Errorf("cannot check board %s: %w", path, err)
 	}
@@ -72,10 +72,10 @@ func explainTLSDamage(head []byte) string {
 	return ""
 }
 
-// integrity runs SQLite's integrity_check on a database file and returns a description of the fault, or "". It opens the file
-// read-only. Otherwise SQLite could copy the write-ahead log into the damaged file when it closes it.
-func (s *Store) integrity(ctx context.Context, path string) (string, error) {
-	db, err := connect(path, "ro", s.opt.BusyTimeout)
+// checkIntegrity runs SQLite's integrity_check on a database file and returns a description of the fault, or "". It opens the
+// file read-only. Otherwise SQLite could copy the write-ahead log into the damaged file when it closes it.
+func (s *Store) checkIntegrity(ctx context.Context, path string) (string, error) {
+	db, err := openDatabase(path, "ro", s.opt.BusyTimeout)
 	if err != nil {
 		return "", err
 	}
@@ -87,7 +87,7 @@ func (s *Store) integrity(ctx context.Context, path string) (string, error) {
 	case err != nil, slices.Equal(lines, []string{"ok"}):
 		return "", err
 	}
-	return clip(strings.Join(lines, "; "), failureErrorMaxChars), nil
+	return truncate(strings.Join(lines, "; "), failureErrorMaxChars), nil
 }
 
 // maxCorruptCopies limits the copies of damaged files beside a board. A program that keeps writing to a damaged board changes
@@ -142,9 +142,9 @@ func copyFile(from, to string) error {
 	return wholefile.Replace(to, 0o600, false, in.WriteTo)
 }
 
-// shortFileWait is how long a database file may be shorter than its header says before it is reported as damaged. A process
+// shortFileTimeout is how long a database file may be shorter than its header says before it is reported as damaged. A process
 // that copies pages from the write-ahead log writes the header first, so the file is short for a moment.
-const shortFileWait = 2 * time.Second
+const shortFileTimeout = 2 * time.Second
 
 // checkLength returns an error if pages are missing at the end of the file. Pages may still be in the write-ahead log,
 // because a process died during a checkpoint or found the disk full. So checkLength first lets SQLite copy them into the
@@ -153,7 +153,7 @@ func (s *Store) checkLength(ctx context.Context, q querier) error {
 	if s.lengthError() == nil {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, shortFileWait)
+	ctx, cancel := context.WithTimeout(ctx, shortFileTimeout)
 	defer cancel()
 	for {
 		log, err := queryFirst[struct{ Busy, Pages, Copied int }](ctx, q, "PRAGMA wal_checkpoint(PASSIVE)")

@@ -15,7 +15,7 @@ func (s *Store) claimSeconds(requested time.Duration) int64 {
 	if requested > 0 {
 		return max(1, int64(requested/time.Second))
 	}
-	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultTTL)
+	return envSeconds(s.opt.Env, "HERMES_KANBAN_CLAIM_TTL_SECONDS", 1, DefaultClaimTTL)
 }
 
 // envSeconds returns the number of seconds in an environment variable. If the variable is unset, invalid or below least, it
@@ -28,10 +28,10 @@ func envSeconds(env Env, name string, least int64, otherwise time.Duration) int6
 	return n
 }
 
-// lockOf returns the value of the column claim_lock for one claim. It is the claimer's host:pid, which all writers of the board
-// store, then a dot and the number of the run. With that number, each claim of a process has a different lock. So an update that
-// names the lock can't change a later claim of the same process.
-func lockOf(claimer string, run int64) string { return claimer + "." + strconv.FormatInt(run, 10) }
+// claimLock returns the value of the column claim_lock for one claim. It is the claimer's host:pid, which all writers of the
+// board store, then a dot and the number of the run. With that number, each claim of a process has a different lock. So an update
+// that names the lock can't change a later claim of the same process.
+func claimLock(owner string, run int64) string { return owner + "." + strconv.FormatInt(run, 10) }
 
 type claimOptions struct {
 	ttl          time.Duration // Validity of the claim; 0: the default.
@@ -45,7 +45,7 @@ type claimOptions struct {
 func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOptions) (task Task, won bool, err error) {
 	from := o.from
 	expires := now.Unix() + s.claimSeconds(o.ttl)
-	_, err = s.updateTask(ctx, now, id, func(t *tx, found Task) (err error) {
+	_, err = s.updateTask(ctx, now, id, func(t *writeTx, found Task) (err error) {
 		task = found
 		if task.Status != from || task.ClaimLock != "" || o.profile != "" && o.profile != task.Assignee {
 			return errNothingToCommit
@@ -58,11 +58,11 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 		t.closeLeakedRun(task)
 		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_expires, max_runtime_seconds, started_at)
 			VALUES (?, ?, ?, 'running', ?, ?, ?)`,
-			id, orNull(task.Assignee), orNull(task.CurrentStepKey), expires, task.MaxRuntimeSeconds, t.now)
+			id, nilIfZero(task.Assignee), nilIfZero(task.CurrentStepKey), expires, task.MaxRuntimeSeconds, t.now)
 		if o.beforeCommit != nil && t.err == nil {
 			o.beforeCommit(run)
 		}
-		lock := lockOf(s.Claimer(), run)
+		lock := claimLock(s.Claimer(), run)
 		t.exec("UPDATE task_runs SET claim_lock = ? WHERE id = ?", lock, run)
 		rows := t.exec(`UPDATE tasks SET status = 'running', claim_lock = ?1, claim_expires = ?2, started_at = COALESCE(started_at, ?3), current_run_id = ?7,
 				workspace_path = COALESCE(NULLIF(workspace_path, ''), CASE WHEN workspace_kind = 'scratch' AND ?5 <> '' THEN ?5 || '/' || id END)
@@ -86,7 +86,7 @@ func (s *Store) claim(ctx context.Context, now time.Time, id string, o claimOpti
 // on. It returns false if the task isn't running or has another claim.
 func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock string, ttl time.Duration) (ok bool, err error) {
 	expires := now.Unix() + s.claimSeconds(ttl)
-	err = s.write(ctx, now, func(t *tx) error {
+	err = s.write(ctx, now, func(t *writeTx) error {
 		ok = t.extendClaim(id, lock, expires, "")
 		return nil
 	})
@@ -95,7 +95,7 @@ func (s *Store) HeartbeatClaim(ctx context.Context, now time.Time, id, lock stri
 
 // extendClaim sets the expiry time of a claim, in the task and in its run. It returns false if the task has another lock, or if
 // condition isn't met. condition is SQL that continues the WHERE clause, with the arguments args.
-func (t *tx) extendClaim(id, lock string, expires int64, condition string, args ...any) bool {
+func (t *writeTx) extendClaim(id, lock string, expires int64, condition string, args ...any) bool {
 	rows := t.exec("UPDATE tasks SET claim_expires = ? WHERE id = ? AND status = 'running' AND claim_lock = ?"+condition,
 		append([]any{expires, id, lock}, args...)...)
 	if rows > 0 {
@@ -107,7 +107,7 @@ func (t *tx) extendClaim(id, lock string, expires int64, condition string, args 
 // HeartbeatWorker records that the worker of a task is alive. note is a text for the task's history, or empty. If run is set
 // and isn't the task's current run, HeartbeatWorker changes nothing and returns false.
 func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note string, run int64) (bool, error) {
-	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
+	return s.updateTask(ctx, now, id, func(t *writeTx, task Task) error {
 		if task.Status != Running || run != 0 && run != task.CurrentRunID {
 			return errNothingToCommit
 		}
@@ -122,8 +122,8 @@ func (s *Store) HeartbeatWorker(ctx context.Context, now time.Time, id, note str
 	})
 }
 
-// release says what to record when a running task loses its worker and returns to its status before the claim.
-type release struct {
+// claimRelease says what to record when a running task loses its worker and returns to its status before the claim.
+type claimRelease struct {
 	event           string
 	payload         jsonObject
 	outcome         string     // Value for the columns outcome and status of the run.
@@ -138,17 +138,17 @@ type release struct {
 }
 
 // release takes a task from its worker and returns it to the status before the claim, ready or review. No other method of a
-// pass changes the status of a running task. If another program has changed the run or the claim meanwhile, release changes
+// boardPass changes the status of a running task. If another program has changed the run or the claim meanwhile, release changes
 // nothing and returns false.
-func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
+func (p *boardPass) release(w *observedTask, r claimRelease) (ok bool, err error) {
 	blocked := false
 	w.isHandled = true
-	err = p.write(func(t *tx) {
+	err = p.write(func(t *writeTx) {
 		condition := " WHERE id = ? AND status = ? AND claim_lock IS ? AND current_run_id IS ?"
 		args := append([]any{w.claimedFrom}, r.setArgs...)
-		args = append(args, w.ID, w.Status, orNull(w.ClaimLock), orNull(w.CurrentRunID))
+		args = append(args, w.ID, w.Status, nilIfZero(w.ClaimLock), nilIfZero(w.CurrentRunID))
 		if r.unlessExtended {
-			condition, args = condition+" AND claim_expires IS ?", append(args, orNull(w.ClaimExpires))
+			condition, args = condition+" AND claim_expires IS ?", append(args, nilIfZero(w.ClaimExpires))
 		}
 		ok = t.exec(`UPDATE tasks SET status = CASE status WHEN 'running' THEN ? ELSE status END, claim_lock = NULL, claim_expires = NULL,
 			worker_pid = NULL, current_run_id = NULL`+r.setColumns+condition, args...) > 0
@@ -157,9 +157,9 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 		}
 		limit, _ := p.failureLimitOf(w.Task, r)
 		if blocked = r.countsAsFailure && w.ConsecutiveFailures+1 >= limit; blocked && r.event == "spawn_failed" {
-			t.closeRun(w.CurrentRunID, runEnding{outcome: "gave_up", err: r.reason})
+			t.closeRun(w.CurrentRunID, runResult{outcome: "gave_up", err: r.reason})
 		} else {
-			t.closeRun(w.CurrentRunID, runEnding{outcome: r.outcome, err: r.reason})
+			t.closeRun(w.CurrentRunID, runResult{outcome: r.outcome, err: r.reason})
 			t.addEvent(w.ID, w.CurrentRunID, r.event, r.payload)
 		}
 		if r.countsAsFailure {
@@ -172,7 +172,7 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 	if ok && r.resultList != nil {
 		*r.resultList = append(*r.resultList, w.ID)
 		if w.liveness == Ended || w.WorkerPID != 0 {
-			p.res.Exits = append(p.res.Exits, EndedRun{Task: w.ID, Run: w.CurrentRunID, Profile: w.Assignee, Outcome: r.outcome, Exit: w.exit})
+			p.res.EndedRuns = append(p.res.EndedRuns, EndedRun{Task: w.ID, Run: w.CurrentRunID, Profile: w.Assignee, Outcome: r.outcome, Exit: w.exit})
 		}
 	}
 	return ok, err
@@ -180,13 +180,13 @@ func (p *pass) release(w *observedTask, r release) (ok bool, err error) {
 
 // heartbeatStale reports whether the worker's last heartbeat is more than an hour old. A worker that has never sent a heartbeat
 // is not stale.
-func (p *pass) heartbeatStale(w *observedTask) bool {
+func (p *boardPass) heartbeatStale(w *observedTask) bool {
 	return w.LastHeartbeatAt != 0 && p.now-w.LastHeartbeatAt > heartbeatStaleAfter
 }
 
 // releaseStaleClaims handles expired claims. It extends the claim of a living worker, unless the worker's heartbeats have
 // stopped. In all other cases it ends the worker and releases the claim.
-func (p *pass) releaseStaleClaims() error {
+func (p *boardPass) releaseStaleClaims() error {
 	var over []*observedTask
 	for _, w := range p.runningTasks {
 		switch {
@@ -212,17 +212,17 @@ func (p *pass) releaseStaleClaims() error {
 // endWorkers terminates the workers in list, and calls gone for each worker that has ended. A worker that survives SIGKILL
 // keeps its task, because a second worker on the same task would do more harm. For such a worker, endWorkers extends the
 // claim and adds an event whose reason is the parameter survives.
-func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
+func (p *boardPass) endWorkers(list []*observedTask, survives string, gone func(*observedTask, Termination) error) error {
 	var errs []error
 	for i, end := range p.terminate(list) {
 		w := list[i]
-		if !w.survived(end) {
+		if !w.mayStillRun(end) {
 			errs = append(errs, gone(w, end))
 			continue
 		}
 		w.isHandled = true
 		expires := p.now + survivorRetrySeconds
-		errs = append(errs, p.write(func(t *tx) {
+		errs = append(errs, p.write(func(t *writeTx) {
 			if t.extendClaim(w.ID, w.ClaimLock, expires, "") {
 				t.addEvent(w.ID, w.CurrentRunID, "reclaim_deferred",
 					jsonObject{{"reason", survives}, {"claim_lock", w.ClaimLock}, {"claim_expires_now", expires}}.with(w.terminationInfo(end)...))
@@ -232,10 +232,10 @@ func (p *pass) endWorkers(list []*observedTask, survives string, gone func(*obse
 	return errors.Join(errs...)
 }
 
-func (p *pass) extendClaim(w *observedTask) error {
+func (p *boardPass) extendClaim(w *observedTask) error {
 	was := w.ClaimExpires
 	w.ClaimExpires = p.now + p.Store.claimSeconds(0)
-	return p.write(func(t *tx) {
+	return p.write(func(t *writeTx) {
 		if t.extendClaim(w.ID, w.ClaimLock, w.ClaimExpires, " AND claim_expires = ?", was) {
 			t.addEvent(w.ID, w.CurrentRunID, "claim_extended", jsonObject{
 				{"reason", "pid_alive"},
@@ -243,19 +243,19 @@ func (p *pass) extendClaim(w *observedTask) error {
 				{"claim_lock", w.ClaimLock},
 				{"claim_expires_was", was},
 				{"claim_expires_now", w.ClaimExpires},
-				{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
+				{"last_heartbeat_at", nilIfZero(w.LastHeartbeatAt)},
 			})
 		}
 	})
 }
 
 // releaseForReclaim returns the release for a task that is taken from its worker. It does not count as a failure of the task.
-func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) release {
-	return release{event: "reclaimed", outcome: "reclaimed", reason: why, unlessExtended: true, payload: jsonObject{
-		{"stale_lock", orNull(w.ClaimLock)},
-		{"worker_pid", orNull(w.WorkerPID)},
-		{"claim_expires", orNull(w.ClaimExpires)},
-		{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
+func (p *boardPass) releaseForReclaim(w *observedTask, end Termination, why string) claimRelease {
+	return claimRelease{event: "reclaimed", outcome: "reclaimed", reason: why, unlessExtended: true, payload: jsonObject{
+		{"stale_lock", nilIfZero(w.ClaimLock)},
+		{"worker_pid", nilIfZero(w.WorkerPID)},
+		{"claim_expires", nilIfZero(w.ClaimExpires)},
+		{"last_heartbeat_at", nilIfZero(w.LastHeartbeatAt)},
 		{"now", p.now},
 		{"heartbeat_stale", p.heartbeatStale(w)},
 	}.with(w.terminationInfo(end)...)}
@@ -263,7 +263,7 @@ func (p *pass) releaseForReclaim(w *observedTask, end Termination, why string) r
 
 // detectStale ends workers that have run for longer than [Config.StaleTimeout] and have sent no heartbeat in the last hour.
 // It releases their tasks and counts no failures.
-func (p *pass) detectStale() error {
+func (p *boardPass) detectStale() error {
 	limit := int64(p.Config.StaleTimeout / time.Second)
 	if limit <= 0 {
 		return nil
@@ -273,12 +273,12 @@ func (p *pass) detectStale() error {
 		return !w.isHandled && w.liveness != Ended && w.liveness != NeverStarted && silent && p.now-w.since > limit
 	})
 	return p.endWorkers(stale, "heartbeat_stale_worker_alive", func(w *observedTask, end Termination) error {
-		_, err := p.release(w, release{event: "stale", outcome: "stale", reason: "no sign of life", resultList: &p.res.Stale, payload: jsonObject{
+		_, err := p.release(w, claimRelease{event: "stale", outcome: "stale", reason: "no sign of life", resultList: &p.res.Stale, payload: jsonObject{
 			{"elapsed_seconds", p.now - w.since},
-			{"last_heartbeat_at", orNull(w.LastHeartbeatAt)},
+			{"last_heartbeat_at", nilIfZero(w.LastHeartbeatAt)},
 			{"heartbeat_age_seconds", lo.Ternary[any](w.LastHeartbeatAt == 0, nil, p.now-w.LastHeartbeatAt)},
 			{"timeout_seconds", limit},
-			{"pid", orNull(w.WorkerPID)},
+			{"pid", nilIfZero(w.WorkerPID)},
 		}.with(w.terminationInfo(end)...)})
 		return err
 	})
@@ -310,9 +310,9 @@ func (d *Dispatcher) Reclaim(ctx context.Context, now time.Time, id, reason stri
 	if reason != "" {
 		why += ": " + reason
 	}
-	ok, err = p.release(w, release{
+	ok, err = p.release(w, claimRelease{
 		event: "reclaimed", outcome: "reclaimed", reason: why, setColumns: ", consecutive_failures = 0",
-		payload: jsonObject{{"manual", true}, {"reason", orNull(reason)}, {"prev_lock", orNull(w.ClaimLock)}}.with(w.terminationInfo(end)...),
+		payload: jsonObject{{"manual", true}, {"reason", nilIfZero(reason)}, {"prev_lock", nilIfZero(w.ClaimLock)}}.with(w.terminationInfo(end)...),
 	})
 	if ok || err != nil {
 		return ok, err

@@ -32,8 +32,8 @@ func TestClaims(t *testing.T) {
 			})
 		}
 		wait.Wait()
-		if wins.Load() != 1 || b.count(id, "claimed") != 1 {
-			t.Errorf("%d winners, %d events", wins.Load(), b.count(id, "claimed"))
+		if wins.Load() != 1 || b.countEvents(id, "claimed") != 1 {
+			t.Errorf("%d winners, %d events", wins.Load(), b.countEvents(id, "claimed"))
 		}
 		b.checkIntegrity()
 	})
@@ -41,7 +41,7 @@ func TestClaims(t *testing.T) {
 		b := newBoard(t)
 		b.env["HERMES_KANBAN_CLAIM_TTL_SECONDS"] = "3600"
 		id := b.createReady("alpha")
-		task := b.run(id, 71, true)
+		task := b.claimForPID(id, 71, true)
 		if got := task.ClaimExpires - b.now.Unix(); got != 3600 {
 			t.Errorf("claim: %d s", got)
 		}
@@ -72,7 +72,7 @@ func TestClaims(t *testing.T) {
 			if s == Ready {
 				continue
 			}
-			b.exec("UPDATE tasks SET status = ? WHERE id = ?", s, id)
+			b.execSQL("UPDATE tasks SET status = ? WHERE id = ?", s, id)
 			if _, won, err := b.Store.claim(t.Context(), b.now, id, claimOptions{from: Ready}); won || err != nil {
 				t.Errorf("%s: %v %v", s, won, err)
 			}
@@ -84,7 +84,7 @@ func TestClaims(t *testing.T) {
 	t.Run("parents not done at claim", func(t *testing.T) {
 		b := newBoard(t)
 		parent, child := b.createReady("alpha"), b.createReady("alpha")
-		b.exec("INSERT INTO task_links VALUES (?, ?)", parent, child) // Insert the link directly, because Link would refuse it.
+		b.execSQL("INSERT INTO task_links VALUES (?, ?)", parent, child) // Insert the link directly, because Link would refuse it.
 		if _, won, err := b.Store.claim(t.Context(), b.now, child, claimOptions{from: Ready}); won || err != nil {
 			t.Errorf("%v %v", won, err)
 		}
@@ -95,7 +95,7 @@ func TestClaims(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
 		old := b.claim(id).CurrentRunID
-		b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL WHERE id = ?", id)
+		b.execSQL("UPDATE tasks SET status = 'ready', claim_lock = NULL WHERE id = ?", id)
 		b.claim(id)
 		runs, err := b.Runs(t.Context(), id)
 		must(t, err)
@@ -108,7 +108,7 @@ func TestClaims(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
 		first := b.claim(id).StartedAt
-		b.advance(DefaultTTL + time.Second)
+		b.advance(DefaultClaimTTL + time.Second)
 		b.dryTick()
 		if again := b.claim(id); again.StartedAt != first || b.lastRun(id).StartedAt != b.now.Unix() {
 			t.Errorf("%d then %d", first, again.StartedAt)
@@ -118,12 +118,12 @@ func TestClaims(t *testing.T) {
 
 func TestReclaim(t *testing.T) {
 	t.Parallel()
-	expired := func(t *testing.T, alive bool) (*board, string) {
+	expired := func(t *testing.T, alive bool) (*testBoard, string) {
 		b := newBoard(t)
-		b.d.Config.MaxSpawn = new(0)
+		b.dispatcher.Config.MaxSpawn = new(0)
 		id := b.createReady("alpha")
-		b.run(id, 71, alive)
-		b.advance(DefaultTTL + time.Second)
+		b.claimForPID(id, 71, alive)
+		b.advance(DefaultClaimTTL + time.Second)
 		return b, id
 	}
 	t.Run("stale claim, dead pid", func(t *testing.T) {
@@ -144,14 +144,14 @@ func TestReclaim(t *testing.T) {
 		b.checkStatus(id, Running)
 		checkEqual(t, "signals", b.procs.signals)
 		checkEqual(t, "events", b.eventKinds(id), "created", "claimed", "claim_extended")
-		p := b.payload(id, "claim_extended")
+		p := b.lastPayload(id, "claim_extended")
 		if p["reason"] != "pid_alive" || p["worker_pid"] != 71.0 || p["claim_expires_was"] != float64(was) || p["last_heartbeat_at"] != nil {
 			t.Errorf("%v", p)
 		}
 	})
 	t.Run("live pid, heartbeat an hour old", func(t *testing.T) {
 		b, id := expired(t, true)
-		b.exec("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", b.now.Unix()-3601, id)
+		b.execSQL("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", b.now.Unix()-3601, id)
 		if r := b.tick(); r.Reclaimed != 1 {
 			t.Errorf("%+v", r)
 		}
@@ -160,7 +160,7 @@ func TestReclaim(t *testing.T) {
 	t.Run("survivor", func(t *testing.T) {
 		b, id := expired(t, true)
 		b.procs.survives[71] = true
-		b.exec("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", b.now.Unix()-3601, id)
+		b.execSQL("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", b.now.Unix()-3601, id)
 		if r := b.tick(); r.Reclaimed != 0 {
 			t.Errorf("%+v", r)
 		}
@@ -168,18 +168,18 @@ func TestReclaim(t *testing.T) {
 		if task.Status != Running || task.WorkerPID != 71 || task.ClaimExpires != b.now.Unix()+120 {
 			t.Errorf("%+v", task)
 		}
-		if p := b.payload(id, "reclaim_deferred"); p["reason"] != "ttl_expired_worker_alive" || p["sigkill"] != true || p["terminated"] != false {
+		if p := b.lastPayload(id, "reclaim_deferred"); p["reason"] != "ttl_expired_worker_alive" || p["sigkill"] != true || p["terminated"] != false {
 			t.Errorf("%v", p)
 		}
 	})
 	t.Run("not host-local", func(t *testing.T) {
 		b, id := expired(t, true)
-		b.exec("UPDATE tasks SET claim_lock = 'elsewhere:9' WHERE id = ?", id)
+		b.execSQL("UPDATE tasks SET claim_lock = 'elsewhere:9' WHERE id = ?", id)
 		if r := b.tick(); r.Reclaimed != 1 {
 			t.Errorf("%+v", r)
 		}
 		checkEqual(t, "signals", b.procs.signals)
-		if p := b.payload(id, "reclaimed"); p["host_local"] != false || p["termination_attempted"] != false {
+		if p := b.lastPayload(id, "reclaimed"); p["host_local"] != false || p["termination_attempted"] != false {
 			t.Errorf("%v", p)
 		}
 	})
@@ -199,7 +199,7 @@ func TestReclaim(t *testing.T) {
 	})
 	t.Run("a heartbeat in between saves the claim", func(t *testing.T) {
 		b, id := expired(t, false)
-		p := &pass{Dispatcher: b.d, ctx: t.Context(), now: b.now.Unix(), res: &Result{}}
+		p := &boardPass{Dispatcher: b.dispatcher, ctx: t.Context(), now: b.now.Unix(), res: &TickResult{}}
 		must(t, p.observeWorkers())
 		ok, err := b.HeartbeatClaim(t.Context(), b.now, id, b.task(id).ClaimLock, 0)
 		if must(t, err); !ok {
@@ -210,7 +210,7 @@ func TestReclaim(t *testing.T) {
 	})
 	t.Run("an old lock cannot reset a re-claimed task", func(t *testing.T) {
 		b, id := expired(t, false)
-		p := &pass{Dispatcher: b.d, ctx: t.Context(), now: b.now.Unix(), res: &Result{}}
+		p := &boardPass{Dispatcher: b.dispatcher, ctx: t.Context(), now: b.now.Unix(), res: &TickResult{}}
 		must(t, p.observeWorkers())
 		b.tick()
 		again := b.claim(id)
@@ -225,15 +225,15 @@ func TestReclaim(t *testing.T) {
 	t.Run("manual", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
-		if ok, err := b.d.Reclaim(t.Context(), b.now, id, "x"); ok || err != nil {
+		if ok, err := b.dispatcher.Reclaim(t.Context(), b.now, id, "x"); ok || err != nil {
 			t.Errorf("a ready task: %v %v", ok, err)
 		}
-		if ok, err := b.d.Reclaim(t.Context(), b.now, "t_ffffffff", "x"); ok || err != nil {
+		if ok, err := b.dispatcher.Reclaim(t.Context(), b.now, "t_ffffffff", "x"); ok || err != nil {
 			t.Errorf("an unknown task: %v %v", ok, err)
 		}
-		lock := b.run(id, 71, true).ClaimLock
-		b.exec("UPDATE tasks SET consecutive_failures = 1 WHERE id = ?", id)
-		ok, err := b.d.Reclaim(t.Context(), b.now, id, "stuck")
+		lock := b.claimForPID(id, 71, true).ClaimLock
+		b.execSQL("UPDATE tasks SET consecutive_failures = 1 WHERE id = ?", id)
+		ok, err := b.dispatcher.Reclaim(t.Context(), b.now, id, "stuck")
 		if must(t, err); !ok {
 			t.Fatal("not reclaimed")
 		}
@@ -242,7 +242,7 @@ func TestReclaim(t *testing.T) {
 			t.Errorf("%+v", task)
 		}
 		checkEqual(t, "signals", b.procs.signals, 71)
-		p := b.payload(id, "reclaimed")
+		p := b.lastPayload(id, "reclaimed")
 		if p["manual"] != true || p["reason"] != "stuck" || p["prev_pid"] != 71.0 || p["terminated"] != true || p["prev_lock"] != lock {
 			t.Errorf("%v", p)
 		}
@@ -260,11 +260,11 @@ func TestReclaim(t *testing.T) {
 		first := b.task(id)
 		var second Task
 		b.procs.onEnd = func() {
-			b.exits(id, Exit{Signal: 15, Terminated: true})
+			b.reportExit(id, Exit{Signal: 15, Terminated: true})
 			b.tick()
 			second = b.task(id)
 		}
-		ok, err := b.d.Reclaim(t.Context(), b.now, id, "stuck")
+		ok, err := b.dispatcher.Reclaim(t.Context(), b.now, id, "stuck")
 		must(t, err)
 		if now := b.task(id); !ok || second.CurrentRunID == first.CurrentRunID || now.CurrentRunID != second.CurrentRunID || now.Status != Running {
 			t.Errorf("%v: first %+v, second %+v, now %+v", ok, first, second, now)
@@ -284,9 +284,9 @@ func TestReclaim(t *testing.T) {
 	t.Run("manual does not wait for a survivor", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
-		b.run(id, 71, true)
+		b.claimForPID(id, 71, true)
 		b.procs.survives[71] = true
-		ok, err := b.d.Reclaim(t.Context(), b.now, id, "")
+		ok, err := b.dispatcher.Reclaim(t.Context(), b.now, id, "")
 		if must(t, err); !ok || b.task(id).Status != Ready {
 			t.Error("not reclaimed")
 		}
@@ -294,11 +294,11 @@ func TestReclaim(t *testing.T) {
 	t.Run("reassign", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
-		b.run(id, 71, true)
-		if ok, err := b.d.Reassign(t.Context(), b.now, id, "beta", false, ""); ok || err != nil {
+		b.claimForPID(id, 71, true)
+		if ok, err := b.dispatcher.Reassign(t.Context(), b.now, id, "beta", false, ""); ok || err != nil {
 			t.Errorf("while running: %v %v", ok, err)
 		}
-		ok, err := b.d.Reassign(t.Context(), b.now, id, " Beta ", true, "")
+		ok, err := b.dispatcher.Reassign(t.Context(), b.now, id, " Beta ", true, "")
 		if must(t, err); !ok || b.task(id).Assignee != "beta" {
 			t.Errorf("%v %+v", ok, b.task(id))
 		}
@@ -321,13 +321,13 @@ func TestHeartbeats(t *testing.T) {
 	if must(t, err); !ok || b.task(id).LastHeartbeatAt != b.now.Unix() || b.lastRun(id).LastHeartbeatAt != b.now.Unix() {
 		t.Errorf("%v %+v", ok, b.task(id))
 	}
-	if p := b.payload(id, "heartbeat"); p["note"] != "half way" {
+	if p := b.lastPayload(id, "heartbeat"); p["note"] != "half way" {
 		t.Errorf("%v", p)
 	}
 	// A finished run must not change a newer attempt.
 	stale := task.CurrentRunID
-	b.advance(DefaultTTL)
-	b.d.Config.MaxSpawn = new(0)
+	b.advance(DefaultClaimTTL)
+	b.dispatcher.Config.MaxSpawn = new(0)
 	b.tick()
 	b.claim(id)
 	for name, try := range map[string]func() (bool, error){
@@ -336,8 +336,8 @@ func TestHeartbeats(t *testing.T) {
 		"schedule":  func() (bool, error) { return b.Schedule(t.Context(), b.now, id, "x", stale) },
 		"heartbeat": func() (bool, error) { return b.HeartbeatWorker(t.Context(), b.now, id, "", stale) },
 	} {
-		before := dump(t, b.Store, "tasks", "task_runs", "task_events")
-		if ok, err := try(); ok || err != nil || dump(t, b.Store, "tasks", "task_runs", "task_events") != before {
+		before := dumpTables(t, b.Store, "tasks", "task_runs", "task_events")
+		if ok, err := try(); ok || err != nil || dumpTables(t, b.Store, "tasks", "task_runs", "task_events") != before {
 			t.Errorf("%s: %v %v", name, ok, err)
 		}
 	}
@@ -347,35 +347,35 @@ func TestHeartbeats(t *testing.T) {
 // set back.
 func TestNoRunEndsBeforeItBegan(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(b *board, id string, early time.Time) error{
-		"complete": func(b *board, id string, early time.Time) error {
+	for name, end := range map[string]func(b *testBoard, id string, early time.Time) error{
+		"complete": func(b *testBoard, id string, early time.Time) error {
 			_, err := b.Complete(b.t.Context(), early, id, Completion{Summary: "done"})
 			return err
 		},
-		"block": func(b *board, id string, early time.Time) error {
+		"block": func(b *testBoard, id string, early time.Time) error {
 			_, err := b.Block(b.t.Context(), early, id, "why", 0)
 			return err
 		},
-		"schedule": func(b *board, id string, early time.Time) error {
+		"schedule": func(b *testBoard, id string, early time.Time) error {
 			_, err := b.Schedule(b.t.Context(), early, id, "later", 0)
 			return err
 		},
-		"archive": func(b *board, id string, early time.Time) error {
+		"archive": func(b *testBoard, id string, early time.Time) error {
 			_, err := b.Archive(b.t.Context(), early, id)
 			return err
 		},
-		"reclaim": func(b *board, id string, early time.Time) error {
-			_, err := b.d.Reclaim(b.t.Context(), early, id, "by hand")
+		"reclaim": func(b *testBoard, id string, early time.Time) error {
+			_, err := b.dispatcher.Reclaim(b.t.Context(), early, id, "by hand")
 			return err
 		},
-		"crash": func(b *board, id string, early time.Time) error {
+		"crash": func(b *testBoard, id string, early time.Time) error {
 			b.runner.reportsStarted = true
-			b.exits(id, Exit{Code: 1})
-			_, err := b.d.Tick(b.t.Context(), early, TickOptions{})
+			b.reportExit(id, Exit{Code: 1})
+			_, err := b.dispatcher.Tick(b.t.Context(), early, TickOptions{})
 			return err
 		},
-		"leaked": func(b *board, id string, early time.Time) error {
-			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, worker_pid = NULL WHERE id = ?", id)
+		"leaked": func(b *testBoard, id string, early time.Time) error {
+			b.execSQL("UPDATE tasks SET status = 'ready', claim_lock = NULL, worker_pid = NULL WHERE id = ?", id)
 			_, _, err := b.Store.claim(b.t.Context(), early, id, claimOptions{from: Ready})
 			return err
 		},
@@ -383,7 +383,7 @@ func TestNoRunEndsBeforeItBegan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newBoard(t)
 			id := b.createReady("alpha")
-			run := b.run(id, 71, true).CurrentRunID
+			run := b.claimForPID(id, 71, true).CurrentRunID
 			must(t, end(b, id, b.now.Add(-time.Minute)))
 			runs, err := b.Runs(t.Context(), id)
 			if must(t, err); len(runs) == 0 || runs[0].ID != run || runs[0].EndedAt != runs[0].StartedAt {

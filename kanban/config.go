@@ -21,16 +21,16 @@ import (
 // Defaults and limits. Most are equal to the values in the agent's own dispatcher, which may work on the same board. A number
 // that isn't a [time.Duration] is a time in seconds, unless its comment or its name says otherwise.
 const (
-	DefaultTTL          = 900 * time.Second
-	DefaultCrashGrace   = 30 * time.Second
-	DefaultCooldown     = 300 * time.Second
-	DefaultFailureLimit = 2
-	DefaultBusyTimeout  = 120 * time.Second
-	DefaultInterval     = 60 * time.Second
-	DefaultStaleTimeout = 14400 * time.Second
-	DefaultRotateBytes  = 2 << 20
-	DefaultLogBackups   = 1
-	DefaultLeaveTime    = 60 * time.Second // Time that a worker gets to end after the board has ended its attempt.
+	DefaultClaimTTL          = 900 * time.Second
+	DefaultCrashGrace        = 30 * time.Second
+	DefaultRateLimitCooldown = 300 * time.Second
+	DefaultFailureLimit      = 2
+	DefaultBusyTimeout       = 120 * time.Second
+	DefaultPassInterval      = 60 * time.Second
+	DefaultStaleTimeout      = 14400 * time.Second
+	DefaultRotateBytes       = 2 << 20
+	DefaultLogBackups        = 1
+	DefaultDepartedGrace     = 60 * time.Second // Time that a worker gets to end after the board has ended its attempt.
 
 	TerminateGrace = 5 * time.Second // Time from SIGTERM to SIGKILL.
 
@@ -40,7 +40,7 @@ const (
 	survivorRetrySeconds = 120 // Seconds until the next try to end a worker that survived SIGKILL. It keeps its task until then.
 	clockSlackSeconds    = 60  // A time further in the future than this was written before the clock was set back.
 	minSystemicCrashes   = 3   // Number of equal crashes in one pass that suggest a common cause.
-	rateLimitedCode      = 75  // Exit code of a worker that has reached a quota.
+	rateLimitedExitCode  = 75  // Exit code of a worker that has reached a quota.
 	sigTerm              = 15
 	failureErrorMaxChars = 500
 )
@@ -60,7 +60,7 @@ type Config struct {
 }
 
 func (c Config) interval() time.Duration {
-	return max(cmp.Or(max(c.Interval, 0), DefaultInterval), time.Second)
+	return max(cmp.Or(max(c.Interval, 0), DefaultPassInterval), time.Second)
 }
 
 // GatewaysDispatch reports whether the agent's gateways dispatch tasks. The configuration says so, and the variable
@@ -107,8 +107,8 @@ func ParseConfig(data []byte) (Config, []string, error) {
 		}
 	}
 	c := Config{
-		DispatchInGateway:       convertValue(&r, "dispatch_in_gateway", "true or false", true, true, ofType[bool]),
-		Interval:                r.readSeconds("dispatch_interval_seconds", DefaultInterval, DefaultInterval),
+		DispatchInGateway:       convertValue(&r, "dispatch_in_gateway", "true or false", true, true, convertType[bool]),
+		Interval:                r.readSeconds("dispatch_interval_seconds", DefaultPassInterval, DefaultPassInterval),
 		MaxSpawn:                r.readCount("max_spawn", 1),
 		MaxInProgress:           r.readCount("max_in_progress", 1),
 		MaxInProgressPerProfile: r.readCount("max_in_progress_per_profile", 1),
@@ -118,7 +118,7 @@ func ParseConfig(data []byte) (Config, []string, error) {
 		LogBackups:              r.readCount("worker_log_backup_count", 0),
 	}
 	c.Interval = c.interval()
-	c.DefaultAssignee = strings.TrimSpace(convertValue(&r, "default_assignee", "a profile's name", "", "", ofType[string]))
+	c.DefaultAssignee = strings.TrimSpace(convertValue(&r, "default_assignee", "a profile's name", "", "", convertType[string]))
 	return c, r.warnings, nil
 }
 
@@ -128,7 +128,7 @@ type configReader struct {
 }
 
 func (r *configReader) warn(key, want string, got any) {
-	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, clip(fmt.Sprintf("%#v", got), 80)))
+	r.warnings = append(r.warnings, fmt.Sprintf("kanban.%s must be %s, not %s; it is ignored", key, want, truncate(fmt.Sprintf("%#v", got), 80)))
 }
 
 // convertValue looks up a key and converts its value with the function use. It returns missing if the key is absent or null.
@@ -147,15 +147,15 @@ func convertValue[T any](r *configReader, key, want string, missing, invalid T, 
 	return got
 }
 
-// ofType is the conversion for [convertValue] that accepts only values of the type T.
-func ofType[T any](v any) (T, bool) {
+// convertType is the conversion for [convertValue] that accepts only values of the type T.
+func convertType[T any](v any) (T, bool) {
 	got, is := v.(T)
 	return got, is
 }
 
-// Int converts a configuration value to an integer as Python's int() does: it accepts text with an integer, cuts off a fraction,
-// and reads true as 1.
-func Int(v any) (int, bool) {
+// ConvertInt converts a configuration value to an integer as Python's int() does: it accepts text with an integer, cuts off a
+// fraction, and reads true as 1.
+func ConvertInt(v any) (int, bool) {
 	switch v := v.(type) {
 	case int:
 		return v, true
@@ -176,7 +176,7 @@ func Int(v any) (int, bool) {
 
 func (r *configReader) readCount(key string, least int) *int {
 	return convertValue(r, key, fmt.Sprintf("a whole number of at least %d", least), nil, nil, func(v any) (*int, bool) {
-		n, ok := Int(v)
+		n, ok := ConvertInt(v)
 		return &n, ok && n >= least
 	})
 }

@@ -70,7 +70,7 @@ func TestConfig(t *testing.T) {
 		t.Error("no YAML, no error")
 	}
 	for value, off := range map[string]bool{"0": true, "False": true, "no": true, " OFF ": true, "": false, "1": false, "true": false, "maybe": false} {
-		env := env{"HERMES_KANBAN_DISPATCH_IN_GATEWAY": value}.get
+		env := testEnv{"HERMES_KANBAN_DISPATCH_IN_GATEWAY": value}.get
 		if (Config{DispatchInGateway: true}).GatewaysDispatch(env) == off || (Config{}).GatewaysDispatch(env) {
 			t.Errorf("%q", value)
 		}
@@ -115,14 +115,14 @@ func FuzzSlug(f *testing.F) {
 	f.Add(" Default ")
 	f.Add("../x")
 	f.Fuzz(func(t *testing.T, name string) {
-		slug, err := Slug(name)
+		slug, err := CanonicalSlug(name)
 		if err != nil || slug == "" {
 			return
 		}
 		if strings.ContainsAny(slug, "/.\x00 ") || strings.Trim(slug[:1], "-_") == "" || len(slug) > 64 || slug != strings.ToLower(slug) {
 			t.Errorf("%q became %q", name, slug)
 		}
-		if again, err := Slug(slug); again != slug || err != nil {
+		if again, err := CanonicalSlug(slug); again != slug || err != nil {
 			t.Errorf("%q became %q, %v", slug, again, err)
 		}
 	})
@@ -163,10 +163,10 @@ func FuzzPayload(f *testing.F) {
 	f.Fuzz(func(t *testing.T, payload, skills string) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
-		b.exec("UPDATE tasks SET skills = ? WHERE id = ?", skills, id)
+		b.execSQL("UPDATE tasks SET skills = ? WHERE id = ?", skills, id)
 		task := b.claim(id)
-		b.exec("UPDATE task_events SET payload = ? WHERE run_id = ?", payload, task.CurrentRunID)
-		b.advance(2 * DefaultTTL)
+		b.execSQL("UPDATE task_events SET payload = ? WHERE run_id = ?", payload, task.CurrentRunID)
+		b.advance(2 * DefaultClaimTTL)
 		if r := b.tick(); r.Reclaimed != 1 || len(r.Spawned) != 1 {
 			t.Errorf("%+v", r)
 		}

@@ -26,10 +26,10 @@ import (
 // process.
 var useOFDLocks = sync.OnceFunc(func() { _, _ = sqlite.OFDLocking(true) })
 
-// connect opens a database file with the SQLite settings that all writers of the board use. mode is "rwc", "rw", "ro" or
+// openDatabase opens a database file with the SQLite settings that all writers of the board use. mode is "rwc", "rw", "ro" or
 // [immutableMode]; busy is how long a query waits for another program's lock. The result allows only one connection, so a caller
 // must read all rows before it makes its next query.
-func connect(path, mode string, busy time.Duration) (*sql.DB, error) {
+func openDatabase(path, mode string, busy time.Duration) (*sql.DB, error) {
 	useOFDLocks()
 	query := url.Values{"_pragma": {
 		fmt.Sprintf("busy_timeout(%d)", busy.Milliseconds()),
@@ -52,9 +52,9 @@ const immutableMode = "ro&immutable=1"
 // later try may succeed.
 func isBusy(err error) bool { return hasCode(err, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) }
 
-// Explain returns an explanation for users of why the board's file can't be used. If it has none that is better, it returns
-// the message of SQLite or the kernel.
-func Explain(err error) string {
+// ExplainFileError returns an explanation for users of why the board's file can't be used. If it has none that is better, it
+// returns the message of SQLite or the kernel.
+func ExplainFileError(err error) string {
 	switch {
 	case isBusy(err):
 		return "another program is writing to the board, and does not end; try again, or see: hinit kanban doctor"
@@ -77,9 +77,9 @@ func hasCode(err error, codes ...int) bool {
 	return is && slices.Contains(codes, e.Code()&0xff)
 }
 
-// tx is a write transaction. After the first error, later calls do nothing, and the transaction fails with that error at its
+// writeTx is a write transaction. After the first error, later calls do nothing, and the transaction fails with that error at its
 // end. So the methods return no errors, and callers need not check each step.
-type tx struct {
+type writeTx struct {
 	conn  *sql.Conn
 	ctx   context.Context //nolint:containedctx // a transaction ends before the call that passed ctx
 	store *Store
@@ -88,7 +88,7 @@ type tx struct {
 }
 
 // exec runs a statement and returns the number of rows that the statement has changed.
-func (t *tx) exec(query string, args ...any) (rows int64) {
+func (t *writeTx) exec(query string, args ...any) (rows int64) {
 	if t.err != nil {
 		return 0
 	}
@@ -101,13 +101,13 @@ func (t *tx) exec(query string, args ...any) (rows int64) {
 }
 
 // insert adds a row and returns its id.
-func (t *tx) insert(query string, args ...any) (id int64) {
+func (t *writeTx) insert(query string, args ...any) (id int64) {
 	t.exec(query, args...)
 	return queryFirstInTx[int64](t, "SELECT last_insert_rowid()")
 }
 
 // queryAllInTx is [queryAll] inside a transaction. It stores an error in t.
-func queryAllInTx[T any](t *tx, query string, args ...any) (rows []T) {
+func queryAllInTx[T any](t *writeTx, query string, args ...any) (rows []T) {
 	if t.err == nil {
 		rows, t.err = queryAll[T](t.ctx, t.conn, query, args...)
 	}
@@ -115,7 +115,7 @@ func queryAllInTx[T any](t *tx, query string, args ...any) (rows []T) {
 }
 
 // queryFirstInTx is [queryFirst] inside a transaction. It stores an error in t.
-func queryFirstInTx[T any](t *tx, query string, args ...any) (row T) {
+func queryFirstInTx[T any](t *writeTx, query string, args ...any) (row T) {
 	if t.err == nil {
 		row, t.err = queryFirst[T](t.ctx, t.conn, query, args...)
 	}
@@ -128,13 +128,13 @@ var errNothingToCommit = errors.New("nothing to do")
 
 // Writable returns the reason why the board can't be written now, or nil. It tries an empty write transaction.
 func (s *Store) Writable(ctx context.Context) error {
-	return s.write(ctx, time.Time{}, func(*tx) error { return errNothingToCommit })
+	return s.write(ctx, time.Time{}, func(*writeTx) error { return errNothingToCommit })
 }
 
 // updateTask runs do in one transaction, with the task that has this id. It returns false if the task does not exist, or if do
 // returns [errNothingToCommit].
-func (s *Store) updateTask(ctx context.Context, now time.Time, id string, do func(t *tx, task Task) error) (done bool, err error) {
-	err = s.write(ctx, now, func(t *tx) error {
+func (s *Store) updateTask(ctx context.Context, now time.Time, id string, do func(t *writeTx, task Task) error) (done bool, err error) {
+	err = s.write(ctx, now, func(t *writeTx) error {
 		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
 		if errors.Is(err, ErrNoTask) {
 			return errNothingToCommit
@@ -150,7 +150,7 @@ func (s *Store) updateTask(ctx context.Context, now time.Time, id string, do fun
 
 // write runs do in one immediate transaction and commits it if do succeeds. do must use only t: the store has a single
 // connection, so a call of the store would wait for ever.
-func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) error {
+func (s *Store) write(ctx context.Context, now time.Time, do func(t *writeTx) error) error {
 	conn, err := s.db.Conn(ctx)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (s *Store) write(ctx context.Context, now time.Time, do func(t *tx) error) 
 	if _, err := conn.ExecContext(ctx, "BEGIN IMMEDIATE"); err != nil {
 		return err
 	}
-	t := &tx{conn: conn, ctx: ctx, store: s, now: now.Unix()}
+	t := &writeTx{conn: conn, ctx: ctx, store: s, now: now.Unix()}
 	err = do(t)
 	if t.err != nil {
 		err = t.err
@@ -198,7 +198,7 @@ func queryAll[T any](ctx context.Context, q querier, query string, args ...any) 
 	}
 	defer rows.Close()
 	var row T
-	fields := fieldsOf(reflect.ValueOf(&row).Elem())
+	fields := columnFields(reflect.ValueOf(&row).Elem())
 	// Scan into pointers to pointers, which become nil for a null.
 	columns := lo.Map(fields, func(f reflect.Value, _ int) any { return reflect.New(reflect.PointerTo(f.Type())).Interface() })
 	for rows.Next() {
@@ -216,11 +216,11 @@ func queryAll[T any](ctx context.Context, q querier, query string, args ...any) 
 	return list, rows.Err()
 }
 
-// fieldsOf returns the fields of row in the order of the columns, or row itself if it is no struct.
-func fieldsOf(row reflect.Value) (fields []reflect.Value) {
+// columnFields returns the fields of row in the order of the columns, or row itself if it is no struct.
+func columnFields(row reflect.Value) (fields []reflect.Value) {
 	if row.Kind() == reflect.Struct {
 		for _, field := range row.Fields() {
-			fields = append(fields, fieldsOf(field)...)
+			fields = append(fields, columnFields(field)...)
 		}
 		return fields
 	}
@@ -250,7 +250,7 @@ func loadRows[T any](ctx context.Context, q querier, t table, rest string, args 
 // text that isn't a number becomes 0.
 func selectColumns[T any](t table) string {
 	return strings.Join(lo.Map(t.columns, func(c column, i int) string {
-		expr := fmt.Sprintf("CAST(%s AS %s)", c.name, lo.Ternary(strings.HasPrefix(c.definition, text), text, integer))
+		expr := fmt.Sprintf("CAST(%s AS %s)", c.name, lo.Ternary(strings.HasPrefix(c.definition, sqlText), sqlText, sqlInteger))
 		if reflect.TypeFor[T]().Field(i).Type.Kind() == reflect.Bool {
 			expr += " <> 0"
 		}
@@ -264,7 +264,7 @@ func (s *Store) NonIntegerValues(ctx context.Context) ([]string, error) {
 	query := lo.FlatMap([]table{tasksTable, runsTable}, func(t table, _ int) []string {
 		return lo.FilterMap(t.columns, func(c column, _ int) (string, bool) {
 			wrong := fmt.Sprintf("SELECT %[1]s.id || ' (%[1]s.%[2]s)' FROM %[1]s WHERE typeof(%[2]s) NOT IN ('integer', 'null')", t.name, c.name)
-			return wrong, strings.HasPrefix(c.definition, integer) && c.definition != serial
+			return wrong, strings.HasPrefix(c.definition, sqlInteger) && c.definition != sqlSerial
 		})
 	})
 	return queryAll[string](ctx, s.db, strings.Join(query, " UNION ALL "))
@@ -309,18 +309,18 @@ func (s *Store) Task(ctx context.Context, id string) (Task, error) {
 	return readTask(ctx, s.db, id, tasksTable)
 }
 
-// Filter selects tasks for [Store.Tasks]. An empty field does not restrict the selection. Archived tasks are selected only if
+// TaskFilter selects tasks for [Store.Tasks]. An empty field does not restrict the selection. Archived tasks are selected only if
 // IncludeArchived is true or Status is [Archived].
-type Filter struct {
-	Status          Status
-	Assignee        string
-	Tenant          string
-	SessionID       string
-	Template, Step  string // Workflow template and step of the task.
-	IncludeArchived bool
-	WithoutBody     bool   // Leave the bodies empty.
-	Sort            string // Order of the result, one of [SortOrders]; empty: by priority.
-	Limit           int    // Maximum number of tasks; 0: no limit.
+type TaskFilter struct {
+	Status            Status
+	Assignee          string
+	Tenant            string
+	SessionID         string
+	Template, StepKey string // Workflow template and step of the task.
+	IncludeArchived   bool
+	WithoutBody       bool   // Leave the bodies empty.
+	Sort              string // Order of the result, one of [SortOrders]; empty: by priority.
+	Limit             int    // Maximum number of tasks; 0: no limit.
 }
 
 // sortOrders maps each value of [Filter.Sort] to its SQL order.
@@ -333,7 +333,7 @@ var sortOrders = map[string]string{
 func SortOrders() []string { return slices.Sorted(maps.Keys(sortOrders))[1:] }
 
 // Tasks lists tasks. Tasks that are equal in the selected order are listed oldest first.
-func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
+func (s *Store) Tasks(ctx context.Context, f TaskFilter) ([]Task, error) {
 	where, args := "WHERE 1", []any(nil)
 	for _, c := range [][2]string{
 		{"status", string(f.Status)},
@@ -341,7 +341,7 @@ func (s *Store) Tasks(ctx context.Context, f Filter) ([]Task, error) {
 		{"tenant", f.Tenant},
 		{"session_id", f.SessionID},
 		{"workflow_template_id", f.Template},
-		{"current_step_key", f.Step},
+		{"current_step_key", f.StepKey},
 	} {
 		if c[1] != "" {
 			where, args = where+" AND "+c[0]+" = ?", append(args, c[1])

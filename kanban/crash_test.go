@@ -22,7 +22,7 @@ func TestLiveness(t *testing.T) {
 	cmd := exec.Command("sleep", "60")
 	must(t, cmd.Start())
 	pid := cmd.Process.Pid
-	if start := k.Start(pid); start == 0 || start < k.Start(os.Getpid()) {
+	if start := k.StartTime(pid); start == 0 || start < k.StartTime(os.Getpid()) {
 		t.Errorf("start %d", start)
 	}
 	end := k.End(t.Context(), pid, TerminateGrace) // No process reaps the killed process, so it is a zombie.
@@ -65,9 +65,9 @@ func TestCrashes(t *testing.T) {
 		for value, grace := range map[string]time.Duration{"": 30 * time.Second, "5": 5 * time.Second, "0": 0, "soon": 30 * time.Second, "-1": 30 * time.Second} {
 			b := newBoard(t)
 			b.env["HERMES_KANBAN_CRASH_GRACE_SECONDS"] = value
-			b.d.Config.MaxSpawn = new(0)
+			b.dispatcher.Config.MaxSpawn = new(0)
 			id := b.createReady("alpha")
-			b.run(id, 71, false)
+			b.claimForPID(id, 71, false)
 			if grace > 0 {
 				b.advance(grace - time.Second)
 				checkEqual(t, value+": inside", b.tick().Crashed)
@@ -79,20 +79,20 @@ func TestCrashes(t *testing.T) {
 	t.Run("grace of a retry", func(t *testing.T) { // The agent's own dispatcher differs: it counts the grace period from the task's first start.
 		b := newBoard(t)
 		id := b.createReady("alpha")
-		b.run(id, 71, false)
+		b.claimForPID(id, 71, false)
 		b.advance(time.Minute)
-		b.d.Config.MaxSpawn = new(0)
+		b.dispatcher.Config.MaxSpawn = new(0)
 		b.tick()
-		b.run(id, 72, false)
+		b.claimForPID(id, 72, false)
 		b.advance(time.Second)
 		checkEqual(t, "crashed", b.tick().Crashed)
 		b.checkStatus(id, Running)
 	})
 	t.Run("single crash", func(t *testing.T) {
 		b := newBoard(t)
-		b.d.Config.MaxSpawn = new(0)
+		b.dispatcher.Config.MaxSpawn = new(0)
 		id := b.createReady("alpha")
-		b.run(id, 71, false)
+		b.claimForPID(id, 71, false)
 		b.advance(time.Minute)
 		checkEqual(t, "crashed", b.tick().Crashed, id)
 		task := b.task(id)
@@ -118,17 +118,17 @@ func TestCrashes(t *testing.T) {
 			b := newBoard(t)
 			id := b.createReady("alpha")
 			b.tick()
-			b.exits(id, c.exit) // The runner saw the worker's end, so no grace period applies.
-			b.d.Config.MaxSpawn = new(0)
+			b.reportExit(id, c.exit) // The runner saw the worker's end, so no grace period applies.
+			b.dispatcher.Config.MaxSpawn = new(0)
 			r := b.tick()
 			checkEqual(t, "crashed", r.Crashed, id)
-			if len(r.Exits) != 1 || r.Exits[0].Outcome != "crashed" || r.Exits[0].Exit.Code != c.exit.Code {
-				t.Errorf("%+v", r.Exits)
+			if len(r.EndedRuns) != 1 || r.EndedRuns[0].Outcome != "crashed" || r.EndedRuns[0].Exit.Code != c.exit.Code {
+				t.Errorf("%+v", r.EndedRuns)
 			}
 			if task := b.task(id); !strings.Contains(task.LastFailureError, c.text) || task.ConsecutiveFailures != 1 {
 				t.Errorf("%+v", task)
 			}
-			p := b.payload(id, "crashed")
+			p := b.lastPayload(id, "crashed")
 			for key, want := range c.payload {
 				if p[key] != want {
 					t.Errorf("%v", p)
@@ -141,14 +141,14 @@ func TestCrashes(t *testing.T) {
 		id := b.createReady("alpha")
 		b.tick()
 		for n, want := range []string{"spawned", "gave_up"} { // The event after the first and after the second failure.
-			b.exits(id, Exit{Code: 0, At: b.now})
+			b.reportExit(id, Exit{Code: 0, EndedAt: b.now})
 			checkEqual(t, "too early", b.tick().Crashed)
 			b.checkStatus(id, Running)
-			next, err := b.d.Next(t.Context(), b.now)
-			if must(t, err); next.Unix() != b.now.Unix()+reasonGrace {
+			next, err := b.dispatcher.NextPassTime(t.Context(), b.now)
+			if must(t, err); next.Unix() != b.now.Unix()+crashReasonGrace {
 				t.Errorf("next at %v, now %v", next, b.now)
 			}
-			b.advance(reasonGrace * time.Second)
+			b.advance(crashReasonGrace * time.Second)
 			r := b.tick()
 			checkEqual(t, "crashed", r.Crashed, id)
 			kinds := b.eventKinds(id)
@@ -157,7 +157,7 @@ func TestCrashes(t *testing.T) {
 			}
 		}
 		b.checkStatus(id, Blocked)
-		if b.count(id, "protocol_violation") != 2 || b.count(id, "blocked") != 0 {
+		if b.countEvents(id, "protocol_violation") != 2 || b.countEvents(id, "blocked") != 0 {
 			t.Errorf("%q", b.eventKinds(id))
 		}
 		ok, err := b.Unblock(t.Context(), b.now, id)
@@ -173,13 +173,13 @@ func TestCrashes(t *testing.T) {
 			id := b.createReady("alpha")
 			b.tick()
 			lock := b.task(id).ClaimLock
-			x.At = b.now
-			b.exits(id, x)
+			x.EndedAt = b.now
+			b.reportExit(id, x)
 			b.tick()
-			b.exec("UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = ?, claim_lock = NULL WHERE task_id = ?", b.now.Unix(), id)
-			b.exec("UPDATE tasks SET status = 'ready', claim_lock = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ? AND claim_lock = ?", id, lock)
+			b.execSQL("UPDATE task_runs SET status = 'reclaimed', outcome = 'reclaimed', ended_at = ?, claim_lock = NULL WHERE task_id = ?", b.now.Unix(), id)
+			b.execSQL("UPDATE tasks SET status = 'ready', claim_lock = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ? AND claim_lock = ?", id, lock)
 			checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
-			if task := b.task(id); task.ConsecutiveFailures != 0 || b.count(id, "crashed")+b.count(id, "protocol_violation") != 0 {
+			if task := b.task(id); task.ConsecutiveFailures != 0 || b.countEvents(id, "crashed")+b.countEvents(id, "protocol_violation") != 0 {
 				t.Errorf("%+v: %+v %q", x, task, b.eventKinds(id))
 			}
 		}
@@ -192,10 +192,10 @@ func TestCrashes(t *testing.T) {
 		}
 		b.tick()
 		for _, id := range ids {
-			b.exits(id, Exit{Signal: 15, At: b.now})
+			b.reportExit(id, Exit{Signal: 15, EndedAt: b.now})
 		}
 		b.advance(time.Minute)
-		b.d.Config.MaxSpawn = new(0)
+		b.dispatcher.Config.MaxSpawn = new(0)
 		b.tick()
 		for _, id := range ids {
 			b.checkStatus(id, Ready)
@@ -207,9 +207,9 @@ func TestCrashes(t *testing.T) {
 			var ids []string
 			for i := range n {
 				ids = append(ids, b.createReady("alpha"))
-				b.run(ids[i], 71+i, false)
+				b.claimForPID(ids[i], 71+i, false)
 			}
-			b.d.Config.MaxSpawn = new(0)
+			b.dispatcher.Config.MaxSpawn = new(0)
 			b.advance(time.Minute)
 			for range 2 {
 				b.tick()
@@ -224,7 +224,7 @@ func TestCrashes(t *testing.T) {
 		id := b.createReady("alpha")
 		for range 6 {
 			checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
-			b.exits(id, Exit{Code: 75, Terminated: true})
+			b.reportExit(id, Exit{Code: 75, Terminated: true})
 			r := b.tick()
 			checkEqual(t, "rate limited", r.RateLimited, id)
 			checkEqual(t, "crashed", r.Crashed)
@@ -232,10 +232,10 @@ func TestCrashes(t *testing.T) {
 			if task.Status != Ready || task.ConsecutiveFailures != 0 || !strings.Contains(task.LastFailureError, "rate-limited (quota wall)") {
 				t.Fatalf("%+v", task)
 			}
-			if b.lastRun(id).Outcome != "rate_limited" || b.payload(id, "rate_limited")["exit_code"] != 75.0 {
+			if b.lastRun(id).Outcome != "rate_limited" || b.lastPayload(id, "rate_limited")["exit_code"] != 75.0 {
 				t.Fatalf("%+v", b.lastRun(id))
 			}
-			b.advance(DefaultCooldown)
+			b.advance(DefaultRateLimitCooldown)
 		}
 	})
 	t.Run("real crash twice", func(t *testing.T) {
@@ -243,13 +243,13 @@ func TestCrashes(t *testing.T) {
 		id := b.createReady("alpha")
 		for _, want := range []Status{Running, Blocked} {
 			b.tick()
-			b.exits(id, Exit{Code: 1})
+			b.reportExit(id, Exit{Code: 1})
 			b.tick()
 			b.checkStatus(id, want)
 			if want == Running {
 				continue
 			}
-			if p := b.payload(id, "gave_up"); p["limit_source"] != "dispatcher" || p["effective_limit"] != 2.0 || p["failures"] != 2.0 {
+			if p := b.lastPayload(id, "gave_up"); p["limit_source"] != "dispatcher" || p["effective_limit"] != 2.0 || p["failures"] != 2.0 {
 				t.Errorf("%v", p)
 			}
 		}
@@ -258,8 +258,8 @@ func TestCrashes(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
 		b.tick()
-		b.exits(id, Exit{Code: 0, Terminated: true})
-		b.d.Config.MaxSpawn = new(0)
+		b.reportExit(id, Exit{Code: 0, Terminated: true})
+		b.dispatcher.Config.MaxSpawn = new(0)
 		r := b.tick()
 		checkEqual(t, "released", r.Released, id)
 		if task := b.task(id); task.Status != Ready || task.ConsecutiveFailures != 0 || task.LastFailureError != "" {
@@ -274,9 +274,9 @@ func TestCrashes(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
 		b.tick()
-		b.exits(id, Exit{Code: 75})
+		b.reportExit(id, Exit{Code: 75})
 		b.advance(time.Hour)
-		b.d.Config.MaxSpawn = new(0)
+		b.dispatcher.Config.MaxSpawn = new(0)
 		r := b.tick()
 		checkEqual(t, "rate limited", r.RateLimited, id)
 		if r.Reclaimed != 0 {
@@ -289,7 +289,7 @@ func TestCrashes(t *testing.T) {
 		id := b.createReady("alpha")
 		b.tick()
 		run := b.task(id).CurrentRunID
-		b.exits(id, Exit{Code: 0})
+		b.reportExit(id, Exit{Code: 0})
 		ok, err := b.Complete(t.Context(), b.now, id, Completion{Run: run, Summary: "fine"})
 		if must(t, err); !ok {
 			t.Fatal("cannot complete")
@@ -303,22 +303,22 @@ func TestCrashes(t *testing.T) {
 	t.Run("a pid of somebody else", func(t *testing.T) { // The agent's own dispatcher differs: it takes the other process for the worker.
 		b := newBoard(t)
 		id := b.createReady("alpha")
-		b.run(id, 71, true)
+		b.claimForPID(id, 71, true)
 		b.procs.starts[71] = 1000
 		b.tick()
 		b.checkStatus(id, Running)
 		b.procs.starts[71] = 2000 // The worker has died, and another process has its pid.
 		b.advance(time.Minute)
-		b.d.Config.MaxSpawn = new(0)
+		b.dispatcher.Config.MaxSpawn = new(0)
 		checkEqual(t, "crashed", b.tick().Crashed, id)
 		checkEqual(t, "signals", b.procs.signals)
 	})
 	t.Run("clock went back", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
-		b.run(id, 71, false)
+		b.claimForPID(id, 71, false)
 		b.advance(-time.Hour)
-		b.d.Config.MaxSpawn = new(0)
+		b.dispatcher.Config.MaxSpawn = new(0)
 		checkEqual(t, "crashed", b.tick().Crashed, id)
 	})
 }

@@ -25,7 +25,7 @@ func (s *Store) Create(ctx context.Context, now time.Time, n Task, parents ...st
 		return "", err
 	}
 	var id string
-	err := s.write(ctx, now, func(t *tx) error {
+	err := s.write(ctx, now, func(t *writeTx) error {
 		if n.IdempotencyKey != "" {
 			id = queryFirstInTx[string](t, `SELECT id FROM tasks WHERE idempotency_key = ? AND status <> 'archived'
 				ORDER BY created_at DESC, rowid DESC LIMIT 1`, n.IdempotencyKey)
@@ -54,15 +54,15 @@ func (s *Store) validate(n *Task) error {
 		return err
 	}
 	n.Assignee = who
-	n.WorkspaceKind = cmp.Or(n.WorkspaceKind, Scratch)
-	if !slices.Contains([]string{Scratch, Worktree, Dir}, n.WorkspaceKind) {
+	n.WorkspaceKind = cmp.Or(n.WorkspaceKind, WorkspaceScratch)
+	if !slices.Contains([]string{WorkspaceScratch, WorkspaceWorktree, WorkspaceDir}, n.WorkspaceKind) {
 		return invalidf("cannot create task: workspace kind %q is none of scratch, worktree, dir", n.WorkspaceKind)
 	}
 	n.Branch = strings.TrimSpace(n.Branch)
-	if n.Branch != "" && n.WorkspaceKind != Worktree {
+	if n.Branch != "" && n.WorkspaceKind != WorkspaceWorktree {
 		return invalidf("cannot create task: a branch needs workspace kind worktree, not %s", n.WorkspaceKind)
 	}
-	if n.WorkspacePath == "" && n.WorkspaceKind != Scratch {
+	if n.WorkspacePath == "" && n.WorkspaceKind != WorkspaceScratch {
 		n.WorkspacePath = s.opt.Workdir
 	}
 	if !slices.Contains([]Status{"", Triage, Blocked, Scheduled}, n.Status) {
@@ -105,7 +105,7 @@ func (s *Store) skills(given []string) ([]string, error) {
 	return list, nil
 }
 
-func (t *tx) create(id string, n Task, parents []string) error {
+func (t *writeTx) create(id string, n Task, parents []string) error {
 	parents = append([]string{}, slices.Compact(slices.Sorted(slices.Values(parents)))...)
 	list := encodeLikePython(parents)
 	if unknown := queryAllInTx[string](t, "SELECT value FROM json_each(?) WHERE value NOT IN (SELECT id FROM tasks)", list); len(unknown) > 0 {
@@ -120,16 +120,16 @@ func (t *tx) create(id string, n Task, parents []string) error {
 	t.exec(`INSERT INTO tasks (id, title, body, assignee, status, priority, created_by, created_at, workspace_kind, workspace_path,
 			branch_name, tenant, idempotency_key, max_runtime_seconds, skills, model_override, max_retries, goal_mode, goal_max_turns, session_id, due_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
-		id, n.Title, orNull(n.Body), orNull(n.Assignee), status, n.Priority, orNull(n.CreatedBy), t.now, n.WorkspaceKind, orNull(n.WorkspacePath),
-		orNull(n.Branch), orNull(n.Tenant), orNull(n.IdempotencyKey), n.MaxRuntimeSeconds, skills, orNull(n.ModelOverride), n.MaxRetries,
-		n.GoalMode, n.GoalMaxTurns, orNull(n.SessionID), orNull(n.DueAt))
+		id, n.Title, nilIfZero(n.Body), nilIfZero(n.Assignee), status, n.Priority, nilIfZero(n.CreatedBy), t.now, n.WorkspaceKind, nilIfZero(n.WorkspacePath),
+		nilIfZero(n.Branch), nilIfZero(n.Tenant), nilIfZero(n.IdempotencyKey), n.MaxRuntimeSeconds, skills, nilIfZero(n.ModelOverride), n.MaxRetries,
+		n.GoalMode, n.GoalMaxTurns, nilIfZero(n.SessionID), nilIfZero(n.DueAt))
 	t.exec("INSERT INTO task_links (parent_id, child_id) SELECT value, ? FROM json_each(?)", id, list)
 	t.addEvent(id, 0, "created", jsonObject{
-		{"assignee", orNull(n.Assignee)},
+		{"assignee", nilIfZero(n.Assignee)},
 		{"status", string(status)},
 		{"parents", parents},
-		{"tenant", orNull(n.Tenant)},
-		{"branch_name", orNull(n.Branch)},
+		{"tenant", nilIfZero(n.Tenant)},
+		{"branch_name", nilIfZero(n.Branch)},
 		{"skills", named},
 		{"goal_mode", n.GoalMode},
 	})
@@ -149,7 +149,7 @@ const unfinishedParentCondition = `EXISTS (SELECT 1 FROM task_links l JOIN tasks
 	WHERE l.child_id = tasks.id AND p.status NOT IN ('done', 'archived'))`
 
 // hasUnfinishedParent reports whether a task has an unfinished parent.
-func (t *tx) hasUnfinishedParent(id string) bool {
+func (t *writeTx) hasUnfinishedParent(id string) bool {
 	return queryFirstInTx[bool](t, "SELECT "+unfinishedParentCondition+" FROM tasks WHERE id = ?", id)
 }
 
@@ -160,7 +160,7 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 	if err != nil {
 		return false, err
 	}
-	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
+	return s.updateTask(ctx, now, id, func(t *writeTx, task Task) error {
 		if task.Status == Running && task.ClaimLock != "" {
 			return fmt.Errorf("cannot assign %s: %w; reclaim it first", id, ErrRunning)
 		}
@@ -168,8 +168,8 @@ func (s *Store) Assign(ctx context.Context, now time.Time, id, assignee string) 
 		if who != task.Assignee {
 			set += ", consecutive_failures = 0, last_failure_error = NULL"
 		}
-		t.exec("UPDATE tasks SET "+set+" WHERE id = ?", orNull(who), id)
-		t.addEvent(id, 0, "assigned", jsonObject{{"assignee", orNull(who)}})
+		t.exec("UPDATE tasks SET "+set+" WHERE id = ?", nilIfZero(who), id)
+		t.addEvent(id, 0, "assigned", jsonObject{{"assignee", nilIfZero(who)}})
 		return nil
 	})
 }
@@ -180,7 +180,7 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 	if parent == child {
 		return fmt.Errorf("cannot link %s to itself", parent)
 	}
-	return s.write(ctx, now, func(t *tx) error {
+	return s.write(ctx, now, func(t *writeTx) error {
 		for _, id := range []string{parent, child} {
 			if _, err := readTask(ctx, t.conn, id, tasksWithoutBody); err != nil {
 				return fmt.Errorf("cannot link %s to %s: %s: %w", child, parent, id, err)
@@ -202,7 +202,7 @@ func (s *Store) Link(ctx context.Context, now time.Time, parent, child string) e
 
 // Unlink removes a link. The result was is true if the link existed.
 func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string) (was bool, err error) {
-	err = s.write(ctx, now, func(t *tx) error {
+	err = s.write(ctx, now, func(t *writeTx) error {
 		if was = t.exec("DELETE FROM task_links WHERE parent_id = ? AND child_id = ?", parent, child) > 0; was {
 			t.addEvent(child, 0, "unlinked", jsonObject{{"parent", parent}, {"child", child}})
 			t.promote(DefaultFailureLimit, "id = ?", child) // The task becomes ready if it waited only for this parent.
@@ -218,7 +218,7 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 	if author == "" || body == "" {
 		return 0, fmt.Errorf("cannot comment on %s: author and body are required", id)
 	}
-	err = s.write(ctx, now, func(t *tx) error {
+	err = s.write(ctx, now, func(t *writeTx) error {
 		if _, err := readTask(ctx, t.conn, id, tasksWithoutBody); err != nil {
 			return fmt.Errorf("cannot comment on %s: %w", id, err)
 		}
@@ -229,8 +229,8 @@ func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body 
 	return comment, err
 }
 
-// Edit holds new values for a task's fields. A nil field is not changed.
-type Edit struct {
+// TaskEdit holds new values for a task's fields. A nil field is not changed.
+type TaskEdit struct {
 	Title, Body               *string
 	Result, Summary, Metadata *string // Results of the task, valid only with the status done.
 	Priority                  *int64
@@ -238,14 +238,14 @@ type Edit struct {
 
 // Edit changes the texts and the priority of a task, even while a worker has the task. It returns false if the task does not
 // exist.
-func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (bool, error) {
+func (s *Store) Edit(ctx context.Context, now time.Time, id string, e TaskEdit) (bool, error) {
 	if e.Title != nil {
 		e.Title = new(strings.TrimSpace(*e.Title))
 		if *e.Title == "" {
 			return false, fmt.Errorf("cannot edit %s: a title is required", id)
 		}
 	}
-	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
+	return s.updateTask(ctx, now, id, func(t *writeTx, task Task) error {
 		if (e.Result != nil || e.Summary != nil || e.Metadata != nil) && task.Status != Done {
 			return fmt.Errorf("cannot edit the result of %s: it is %s, and only a task that is done has one", id, task.Status)
 		}
@@ -260,7 +260,7 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 		} {
 			if f.value != nil {
 				fields = append(fields, f.name)
-				t.exec(fmt.Sprintf(f.update, f.name), orNull(*f.value), id)
+				t.exec(fmt.Sprintf(f.update, f.name), nilIfZero(*f.value), id)
 			}
 		}
 		if len(fields) > 0 {
@@ -277,12 +277,12 @@ func (s *Store) Edit(ctx context.Context, now time.Time, id string, e Edit) (boo
 // Archive archives a task. It closes the task's open run, and promotes the tasks that waited for this one. It returns false
 // if the task does not exist or is archived already.
 func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done bool, err error) {
-	done, err = s.updateTask(ctx, now, id, func(t *tx, task Task) error {
+	done, err = s.updateTask(ctx, now, id, func(t *writeTx, task Task) error {
 		if task.Status == Archived {
 			return errNothingToCommit
 		}
 		t.exec("UPDATE tasks SET status = 'archived', claim_lock = NULL, claim_expires = NULL, worker_pid = NULL, current_run_id = NULL WHERE id = ?", id)
-		t.closeRun(task.CurrentRunID, runEnding{outcome: "reclaimed", err: "archived"})
+		t.closeRun(task.CurrentRunID, runResult{outcome: "reclaimed", err: "archived"})
 		t.addEvent(id, task.CurrentRunID, "archived", nil)
 		t.promote(DefaultFailureLimit, childrenCondition, id)
 		return nil
@@ -296,7 +296,7 @@ func (s *Store) Archive(ctx context.Context, now time.Time, id string) (done boo
 // DeleteArchived deletes an archived task with its links, comments, events, runs, subscriptions and attachments. It returns false
 // if the task doesn't exist, and an error if the task isn't archived.
 func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err error) {
-	done, err = s.updateTask(ctx, time.Time{}, id, func(t *tx, task Task) error {
+	done, err = s.updateTask(ctx, time.Time{}, id, func(t *writeTx, task Task) error {
 		if task.Status != Archived {
 			return fmt.Errorf("cannot delete %s: it is %s; archive it first", id, task.Status)
 		}
@@ -308,14 +308,14 @@ func (s *Store) DeleteArchived(ctx context.Context, id string) (done bool, err e
 		return nil
 	})
 	if done {
-		removeInside(s.paths.Attachments, filepath.Join(s.paths.Attachments, id))
+		removeDirBelow(s.paths.Attachments, filepath.Join(s.paths.Attachments, id))
 	}
 	return done, err
 }
 
-// removeInside removes the directory path, but only if it is below the directory managed. It follows no symbolic links, so an
+// removeDirBelow removes the directory path, but only if it is below the directory managed. It follows no symbolic links, so an
 // agent can't make it remove anything elsewhere.
-func removeInside(managed, path string) {
+func removeDirBelow(managed, path string) {
 	rel, err := filepath.Rel(managed, path)
 	if err != nil || rel == "." || !filepath.IsLocal(rel) {
 		return
@@ -340,6 +340,6 @@ func (s *Store) removeScratchWorkspaces(ctx context.Context, id string) {
 		s.opt.Log.Warn("cannot find workspaces to remove", "task", id, "error", err)
 	}
 	for _, path := range slices.Compact(paths) {
-		removeInside(s.paths.Workspaces, path)
+		removeDirBelow(s.paths.Workspaces, path)
 	}
 }

@@ -11,17 +11,17 @@ import (
 	"time"
 )
 
-var errDied = errors.New("the process died")
+var errCrashPoint = errors.New("the process died")
 
-// openCrashing opens a store that acts like a process that dies at its n-th crash point: later calls
+// openCrashingStore opens a store that acts like a process that dies at its n-th crash point: later calls
 // have no effect.
-func openCrashing(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
+func openCrashingStore(t *testing.T, paths Paths, e testEnv, n int) (*Store, *[]string) {
 	t.Helper()
 	var passed []string
 	opt := Options{Env: e.get, Host: testHost, PID: 4242, crashHook: func(name string) error {
 		passed = append(passed, name)
 		if n > 0 && len(passed) >= n {
-			return errDied
+			return errCrashPoint
 		}
 		return nil
 	}}
@@ -35,13 +35,13 @@ func openCrashing(t *testing.T, paths Paths, e env, n int) (*Store, *[]string) {
 // two workers.
 type persistentRunner struct {
 	fakeRunner
-	t       *testing.T
-	working map[string]int64 // Run of each running task.
-	crash   func(point string) error
+	t            *testing.T
+	runningTasks map[string]int64 // Run of each running task.
+	crash        func(point string) error
 }
 
 func (r *persistentRunner) Start(ctx context.Context, job WorkerJob) (Worker, error) {
-	if run, busy := r.working[job.Task]; busy {
+	if run, busy := r.runningTasks[job.Task]; busy {
 		r.t.Errorf("a second worker of %s: run %d, while run %d works", job.Task, job.Run, run)
 	}
 	if err := r.crash("remembered"); err != nil { // The dispatcher dies before its request.
@@ -49,7 +49,7 @@ func (r *persistentRunner) Start(ctx context.Context, job WorkerJob) (Worker, er
 	}
 	w, err := r.fakeRunner.Start(ctx, job)
 	if err == nil {
-		r.working[job.Task] = job.Run
+		r.runningTasks[job.Task] = job.Run
 		err = r.crash("started") // The dispatcher dies before it gets the answer.
 	}
 	return w, err
@@ -86,8 +86,8 @@ func TestDispatcherDies(t *testing.T) {
 // largest number of passed points.
 func runWithCrashes(t *testing.T, n int) (points, deaths int) {
 	b := newBoard(t)
-	r := &persistentRunner{t: t, working: make(map[string]int64)}
-	r.fakeRunner = fakeRunner{known: make(map[int64]WorkerReport), procs: b.procs, reportsStarted: true}
+	r := &persistentRunner{t: t, runningTasks: make(map[string]int64)}
+	r.fakeRunner = fakeRunner{reportsByRun: make(map[int64]WorkerReport), procs: b.procs, reportsStarted: true}
 	parent := b.createReady("alpha")
 	ids := []string{parent, b.createReady("beta"), b.create(Task{Assignee: "alpha"}, parent)}
 	for round := 0; round < 40 && b.task(ids[2]).Status != Done; round++ {
@@ -95,25 +95,25 @@ func runWithCrashes(t *testing.T, n int) (points, deaths int) {
 		if deaths == 0 {
 			at = n
 		}
-		s, passed := openCrashing(t, b.paths, b.env, at)
+		s, passed := openCrashingStore(t, b.paths, b.env, at)
 		r.crash = s.opt.crashHook
-		d := &Dispatcher{Store: s, Runner: r, Procs: b.procs, Profiles: b.d.Profiles, Environ: b.d.Environ}
+		d := &Dispatcher{Store: s, Runner: r, Procs: b.procs, Profiles: b.dispatcher.Profiles, Environ: b.dispatcher.Environ}
 		for range 4 {
 			b.advance(time.Second)
 			_, err := d.Tick(t.Context(), b.now, TickOptions{})
-			if errors.Is(err, errDied) {
+			if errors.Is(err, errCrashPoint) {
 				deaths++
 				break
 			}
 			must(t, err)
-			for _, id := range slices.Sorted(keys(r.working)) { // Every running worker finishes its task.
-				run := r.working[id]
+			for _, id := range slices.Sorted(mapKeys(r.runningTasks)) { // Every running worker finishes its task.
+				run := r.runningTasks[id]
 				ok, err := b.Complete(t.Context(), b.now, id, Completion{Run: run, Summary: "done"})
 				if must(t, err); !ok {
 					t.Errorf("%s: run %d was superseded", id, run)
 				}
-				r.known[run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true}}
-				delete(r.working, id)
+				r.reportsByRun[run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true}}
+				delete(r.runningTasks, id)
 			}
 		}
 		points = max(points, len(*passed))
@@ -127,7 +127,7 @@ func runWithCrashes(t *testing.T, n int) (points, deaths int) {
 	return points, deaths
 }
 
-func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
+func mapKeys[K comparable, V any](m map[K]V) func(func(K) bool) {
 	return func(yield func(K) bool) {
 		for k := range m {
 			if !yield(k) {
@@ -141,41 +141,41 @@ func keys[K comparable, V any](m map[K]V) func(func(K) bool) {
 func TestOperationsDie(t *testing.T) {
 	t.Parallel()
 	everything := []string{"tasks", "task_events", "task_runs", "task_links", "task_comments"}
-	for name, op := range map[string]func(s *Store, b *board, ids []string) error{
-		"create": func(s *Store, b *board, ids []string) error {
+	for name, op := range map[string]func(s *Store, b *testBoard, ids []string) error{
+		"create": func(s *Store, b *testBoard, ids []string) error {
 			_, err := s.Create(b.t.Context(), b.now, Task{Title: "new", Status: Blocked}, ids[:2]...)
 			return err
 		},
-		"complete": func(s *Store, b *board, ids []string) error {
+		"complete": func(s *Store, b *testBoard, ids []string) error {
 			_, err := s.Complete(b.t.Context(), b.now, ids[0], Completion{Summary: "t_deadbeef"})
 			return err
 		},
-		"block": func(s *Store, b *board, ids []string) error {
+		"block": func(s *Store, b *testBoard, ids []string) error {
 			_, err := s.Block(b.t.Context(), b.now, ids[0], "x", 0)
 			return err
 		},
-		"archive": func(s *Store, b *board, ids []string) error {
+		"archive": func(s *Store, b *testBoard, ids []string) error {
 			_, err := s.Archive(b.t.Context(), b.now, ids[0])
 			return err
 		},
-		"delete": func(s *Store, b *board, ids []string) error {
+		"delete": func(s *Store, b *testBoard, ids []string) error {
 			_, err := s.Archive(b.t.Context(), b.now, ids[0])
 			if err == nil {
 				_, err = s.DeleteArchived(b.t.Context(), ids[0])
 			}
 			return err
 		},
-		"claim": func(s *Store, b *board, ids []string) error {
+		"claim": func(s *Store, b *testBoard, ids []string) error {
 			_, _, err := s.claim(b.t.Context(), b.now, ids[1], claimOptions{from: Ready})
 			return err
 		},
-		"link": func(s *Store, b *board, ids []string) error { return s.Link(b.t.Context(), b.now, ids[0], ids[1]) },
-		"crash": func(s *Store, b *board, ids []string) error {
-			b.procs.set(71, false, 0)
+		"link": func(s *Store, b *testBoard, ids []string) error { return s.Link(b.t.Context(), b.now, ids[0], ids[1]) },
+		"crash": func(s *Store, b *testBoard, ids []string) error {
+			b.procs.setProcess(71, false, 0)
 			_, err := (&Dispatcher{Store: s, Procs: b.procs, Profiles: profileSet("")}).Tick(b.t.Context(), b.now.Add(time.Minute), TickOptions{})
 			return err
 		},
-		"reclaim": func(s *Store, b *board, ids []string) error {
+		"reclaim": func(s *Store, b *testBoard, ids []string) error {
 			_, err := (&Dispatcher{Store: s, Procs: b.procs}).Reclaim(b.t.Context(), b.now, ids[0], "x")
 			return err
 		},
@@ -185,13 +185,13 @@ func TestOperationsDie(t *testing.T) {
 				b := newBoard(t)
 				ids := []string{b.createReady("alpha"), b.createReady("alpha")}
 				b.create(Task{}, ids[:1]...)
-				b.run(ids[0], 71, true)
-				before := dump(t, b.Store, everything...)
-				s, passed := openCrashing(t, b.paths, b.env, n)
+				b.claimForPID(ids[0], 71, true)
+				before := dumpTables(t, b.Store, everything...)
+				s, passed := openCrashingStore(t, b.paths, b.env, n)
 				err := op(s, b, ids)
-				after := dump(t, b.Store, everything...)
+				after := dumpTables(t, b.Store, everything...)
 				committed := slices.Contains(*passed, "committed")
-				if err != nil && !errors.Is(err, errDied) {
+				if err != nil && !errors.Is(err, errCrashPoint) {
 					t.Fatal(err)
 				}
 				if !committed && after != before || committed && after == before {
@@ -230,7 +230,7 @@ func TestFilesDie(t *testing.T) {
 	b := newBoard(t) // The ledger is truncated at any byte.
 	l := readLedger(b.paths.ledgerPath())
 	must(t, l.add(workerRecord{Run: 1, Task: "t_1", Host: testHost}))
-	must(t, l.add(workerRecord{Run: 2, Task: "t_2", Host: testHost, Worker: Worker{PID: 7, Start: 9, Boot: "b"}}))
+	must(t, l.add(workerRecord{Run: 2, Task: "t_2", Host: testHost, Worker: Worker{PID: 7, StartTime: 9, BootID: "b"}}))
 	whole, err := os.ReadFile(l.path)
 	must(t, err)
 	for n := range whole {
@@ -241,7 +241,7 @@ func TestFilesDie(t *testing.T) {
 		if again.runs[3].Task != "t_3" || len(again.runs) > 3 {
 			t.Fatalf("cut at %d: %+v", n, again.runs)
 		}
-		if e, ok := again.runs[2]; ok && (e.PID != 7 || e.Start != 9) {
+		if e, ok := again.runs[2]; ok && (e.PID != 7 || e.StartTime != 9) {
 			t.Fatalf("cut at %d: %+v", n, e)
 		}
 	}
@@ -251,18 +251,18 @@ func TestFilesDie(t *testing.T) {
 // start time.
 func TestAdoption(t *testing.T) {
 	t.Parallel()
-	start := func(t *testing.T) (*board, string, Task) {
+	start := func(t *testing.T) (*testBoard, string, Task) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
 		b.tick()
-		b.d.Config.MaxSpawn = new(int)
+		b.dispatcher.Config.MaxSpawn = new(int)
 		b.advance(time.Minute)
 		return b, id, b.task(id)
 	}
-	successor := func(b *board) {
-		d := *b.d
+	successor := func(b *testBoard) {
+		d := *b.dispatcher
 		d.runStates = nil
-		b.d = &d
+		b.dispatcher = &d
 	}
 	t.Run("alive", func(t *testing.T) {
 		b, id, task := start(t)
@@ -282,10 +282,10 @@ func TestAdoption(t *testing.T) {
 	t.Run("the container is another one", func(t *testing.T) {
 		b, id, task := start(t)
 		e := readLedger(b.paths.ledgerPath()).runs[task.CurrentRunID]
-		if e.PID != task.WorkerPID || e.Boot == "" {
+		if e.PID != task.WorkerPID || e.BootID == "" {
 			t.Fatalf("%+v", e)
 		}
-		e.Boot = "another boot"
+		e.BootID = "another boot"
 		must(t, readLedger(b.paths.ledgerPath()).add(e))
 		successor(b)
 		r := b.tick() // The pid was recorded in another boot, so it means nothing although it is alive.
@@ -295,7 +295,7 @@ func TestAdoption(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	})
-	stamp := func(b *board, change func(e *workerRecord)) {
+	stamp := func(b *testBoard, change func(e *workerRecord)) {
 		l := readLedger(b.paths.ledgerPath())
 		for _, e := range l.runs {
 			change(&e)
@@ -309,16 +309,16 @@ func TestAdoption(t *testing.T) {
 			want   Status
 		}{"the volume has one holder": {"vol-7", Ready}, "the volume may have several": {"", Running}} {
 			b := newBoard(t)
-			b.d.ExclusiveVolumeID = c.volume
+			b.dispatcher.ExclusiveVolumeID = c.volume
 			id := b.createReady("alpha")
 			b.tick()
 			terminal := b.createReady("alpha") // Another program in the old container has claimed this task.
 			b.claim(terminal)
 			b.tick()
-			stamp(b, func(e *workerRecord) { e.Host, e.Boot = "a-container-that-is-gone", "boot/1" })
-			b.exec("UPDATE tasks SET claim_lock = replace(claim_lock, 'host:', 'a-container-that-is-gone:')")
+			stamp(b, func(e *workerRecord) { e.Host, e.BootID = "a-container-that-is-gone", "boot/1" })
+			b.execSQL("UPDATE tasks SET claim_lock = replace(claim_lock, 'host:', 'a-container-that-is-gone:')")
 			successor(b)
-			b.d.Config.MaxSpawn = new(int)
+			b.dispatcher.Config.MaxSpawn = new(int)
 			b.advance(time.Second)
 			b.tick()
 			for _, id := range []string{id, terminal} {
@@ -333,30 +333,30 @@ func TestAdoption(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
 		task := b.claim(id)
-		b.runner.known[task.CurrentRunID] = WorkerReport{Liveness: NeverStarted}
+		b.runner.reportsByRun[task.CurrentRunID] = WorkerReport{Liveness: NeverStarted}
 		b.advance(time.Minute)
 		b.tick()
 		b.checkStatus(id, Running)
 	})
 	t.Run("only the ledger has the pid", func(t *testing.T) {
 		b, id, task := start(t)
-		b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
+		b.execSQL("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
 		successor(b)
 		b.tick()
 		if got := b.task(id); got.Status != Running || got.WorkerPID != task.WorkerPID {
 			t.Errorf("%+v", got)
 		}
 		b.procs.alive[task.WorkerPID] = false
-		b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
+		b.execSQL("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
 		checkEqual(t, "crashed", b.tick().Crashed, id)
 	})
 	t.Run("the pid was not written down", func(t *testing.T) {
 		b, id, task := start(t)
-		b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
-		b.runner.known[task.CurrentRunID] = WorkerReport{Liveness: Alive, Worker: Worker{PID: task.WorkerPID}}
+		b.execSQL("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
+		b.runner.reportsByRun[task.CurrentRunID] = WorkerReport{Liveness: Alive, Worker: Worker{PID: task.WorkerPID}}
 		successor(b)
 		b.tick()
-		if got := b.task(id); got.WorkerPID != task.WorkerPID || b.count(id, "spawned") != 2 {
+		if got := b.task(id); got.WorkerPID != task.WorkerPID || b.countEvents(id, "spawned") != 2 {
 			t.Errorf("%+v", got)
 		}
 	})

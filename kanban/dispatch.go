@@ -24,9 +24,9 @@ type Dispatcher struct {
 	// pid.
 	Runner   Runner
 	Profiles Profiles
-	Environ  []string  // Environment of this process.
-	Procs    Processes // Observes and ends workers by pid; nil: use /proc and pidfd.
-	Git      Git       // Runs git to create worktrees.
+	Environ  []string       // Environment of this process.
+	Procs    ProcessControl // Observes and ends workers by pid; nil: use /proc and pidfd.
+	Git      Git            // Runs git to create worktrees.
 
 	// IsIsolated reports whether the workers of a profile are isolated. nil: no profile's workers are. An agent can write
 	// everything in its profile's home, so the dispatcher must not run git in a repository there outside the isolation.
@@ -80,12 +80,12 @@ type TickOptions struct {
 
 // observe determines the state of every worker. The returned pass holds these states. On the board, observe only records
 // missing pids of workers.
-func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*pass, error) {
-	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &Result{}}
+func (d *Dispatcher) observe(ctx context.Context, now time.Time) (*boardPass, error) {
+	p := &boardPass{Dispatcher: d, ctx: ctx, now: now.Unix(), res: &TickResult{}}
 	return p, p.observeWorkers()
 }
 
-func (d *Dispatcher) procs() Processes { return cmp.Or[Processes](d.Procs, realProcesses{}) }
+func (d *Dispatcher) procs() ProcessControl { return cmp.Or[ProcessControl](d.Procs, realProcesses{}) }
 
 func (d *Dispatcher) log() *slog.Logger { return d.Store.opt.Log }
 
@@ -94,25 +94,25 @@ func (d *Dispatcher) log() *slog.Logger { return d.Store.opt.Log }
 // agent's own dispatcher does, but it does not assign, claim or start tasks.
 //
 // If Tick returns an error, the result lists the changes that it made before; the next pass makes the others.
-func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res Result, err error) {
-	res = Result{ // Make the lists empty, because nil would be null in JSON.
+func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (res TickResult, err error) {
+	res = TickResult{ // Make the lists empty, because nil would be null in JSON.
 		Crashed: []string{}, TimedOut: []string{}, Stale: []string{}, AutoBlocked: []string{}, Spawned: []SpawnedTask{},
 		SkippedUnassigned: []string{}, SkippedNonspawnable: []string{}, SkippedCapped: []CappedTask{}, AutoAssigned: []string{},
 		RespawnGuarded: []GuardedTask{}, RateLimited: []string{},
 	}
-	p := &pass{
+	p := &boardPass{
 		Dispatcher: d, ctx: ctx, now: now.Unix(), dryRun: opt.DryRun, res: &res, profileExists: make(map[string]bool),
 		mayStart: !opt.DryRun && d.Runner != nil && (opt.MaxSpawn == nil || *opt.MaxSpawn > 0),
 	}
 	d.heldUntil = 0
-	if kept := d.Store.heldLock; kept != nil && !isFileAt(kept.file, d.Store.paths.TickLock()) {
+	if kept := d.Store.tickLock; kept != nil && !isFileAt(kept.file, d.Store.paths.TickLock()) {
 		kept.Release()
-		d.Store.heldLock = nil
+		d.Store.tickLock = nil
 		if _, err := d.HoldTickLock(); err != nil {
 			return res, err
 		}
 	}
-	if d.Store.heldLock == nil {
+	if d.Store.tickLock == nil {
 		lock, held, err := TryLock(d.Store.paths.TickLock())
 		switch {
 		case errors.Is(err, unix.EROFS) && !opt.DryRun:
@@ -133,7 +133,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 		return res, err
 	}
 	p.updateLedger()
-	for _, step := range []func() error{p.releaseStaleClaims, p.detectStale, p.detectCrashed, p.enforceMaxRuntime, p.endLeaving} {
+	for _, step := range []func() error{p.releaseStaleClaims, p.detectStale, p.detectCrashed, p.enforceMaxRuntime, p.endDepartedWorkers} {
 		if err := step(); err != nil {
 			return res, err
 		}
@@ -142,8 +142,8 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 		return res, err
 	}
 	err = p.startDueTasks(opt)
-	res.Leaving = len(p.leavingWorkers)
-	res.Alive = lo.CountBy(p.runningTasks, func(w *observedTask) bool { return w.liveness == Alive && !w.isHandled })
+	res.DepartedAlive = len(p.livingDeparted)
+	res.AliveWorkers = lo.CountBy(p.runningTasks, func(w *observedTask) bool { return w.liveness == Alive && !w.isHandled })
 	return res, err
 }
 
@@ -152,7 +152,7 @@ func (d *Dispatcher) Tick(ctx context.Context, now time.Time, opt TickOptions) (
 func (d *Dispatcher) HoldTickLock() (held bool, err error) {
 	lock, held, err := TryLock(d.Store.paths.TickLock())
 	if held {
-		d.Store.heldLock = lock
+		d.Store.tickLock = lock
 	}
 	return held, err
 }
@@ -176,7 +176,7 @@ func (s *Store) runningProfiles(ctx context.Context) (map[int64]string, error) {
 
 // startDueTasks starts the workers of a pass: first for ready tasks, then for tasks in review, until a limit on workers is
 // reached.
-func (p *pass) startDueTasks(opt TickOptions) error {
+func (p *boardPass) startDueTasks(opt TickOptions) error {
 	who, err := p.Store.runningProfiles(p.ctx)
 	if err != nil {
 		return err
@@ -186,7 +186,7 @@ func (p *pass) startDueTasks(opt TickOptions) error {
 			who[w.CurrentRunID] = w.Assignee // A worker whose attempt ended during this pass still counts against the limits.
 		}
 	}
-	for _, w := range p.leavingWorkers { // A worker counts against the limits until its process has ended.
+	for _, w := range p.livingDeparted { // A worker counts against the limits until its process has ended.
 		who[w.CurrentRunID] = w.Assignee
 	}
 	p.runningByProfile = lo.CountValues(lo.Values(who))
@@ -200,14 +200,14 @@ func (p *pass) startDueTasks(opt TickOptions) error {
 	if p.freeSlots <= 0 {
 		return nil
 	}
-	if who := strings.ToLower(strings.TrimSpace(p.Config.DefaultAssignee)); who != "" && p.isProfile(who, true) {
+	if who := strings.ToLower(strings.TrimSpace(p.Config.DefaultAssignee)); who != "" && p.profileExistsCached(who, true) {
 		p.defaultAssignee = who
 	}
 	return errors.Join(p.startTasks(Ready), p.startTasks(Review))
 }
 
 // startTasks starts the tasks that have the given status, highest priority first, until the limit on workers is reached.
-func (p *pass) startTasks(status Status) error {
+func (p *boardPass) startTasks(status Status) error {
 	rows, err := queryAll[startCandidate](p.ctx, p.Store.db, `SELECT id, assignee, started_at IS NOT NULL FROM tasks WHERE status = ? AND claim_lock IS NULL
 		ORDER BY priority DESC, created_at, rowid`, status)
 	if err != nil {
@@ -224,9 +224,9 @@ func (p *pass) startTasks(status Status) error {
 	return nil
 }
 
-// isProfile reports whether a profile exists. It asks [Profiles] only once in a pass for each name, and caches the answer. If
-// Profiles fails, it returns ifUnknown.
-func (p *pass) isProfile(assignee string, ifUnknown bool) bool {
+// profileExistsCached reports whether a profile exists. It asks [Profiles] only once in a pass for each name, and caches the
+// answer. If Profiles fails, it returns ifUnknown.
+func (p *boardPass) profileExistsCached(assignee string, ifUnknown bool) bool {
 	if known, asked := p.profileExists[assignee]; asked {
 		return known
 	}
@@ -241,7 +241,7 @@ func (p *pass) isProfile(assignee string, ifUnknown bool) bool {
 
 // startIfAllowed starts a task if its assignee is a profile and has fewer workers than its limit allows. A ready task without
 // an assignee first gets the default assignee. The limit does not apply to a task in review.
-func (p *pass) startIfAllowed(r startCandidate, from Status) error {
+func (p *boardPass) startIfAllowed(r startCandidate, from Status) error {
 	if r.Assignee == "" && from == Ready && p.defaultAssignee != "" && p.assignDefault(r.ID) {
 		r.Assignee = p.defaultAssignee
 		p.res.AutoAssigned = append(p.res.AutoAssigned, r.ID)
@@ -250,7 +250,7 @@ func (p *pass) startIfAllowed(r startCandidate, from Status) error {
 	switch {
 	case r.Assignee == "":
 		p.res.SkippedUnassigned = append(p.res.SkippedUnassigned, r.ID)
-	case !p.isProfile(r.Assignee, false):
+	case !p.profileExistsCached(r.Assignee, false):
 		p.res.SkippedNonspawnable = append(p.res.SkippedNonspawnable, r.ID)
 	case from == Ready && limit > 0 && p.runningByProfile[r.Assignee] >= limit:
 		p.res.SkippedCapped = append(p.res.SkippedCapped, CappedTask{r.ID, r.Assignee, p.runningByProfile[r.Assignee]})
@@ -262,12 +262,12 @@ func (p *pass) startIfAllowed(r startCandidate, from Status) error {
 
 // assignDefault assigns a task to the default assignee. It returns false if that fails, or if another program has assigned the
 // task in the meantime.
-func (p *pass) assignDefault(task string) bool {
+func (p *boardPass) assignDefault(task string) bool {
 	if p.dryRun {
 		return true
 	}
 	var mine bool
-	err := p.write(func(t *tx) {
+	err := p.write(func(t *writeTx) {
 		if mine = t.exec("UPDATE tasks SET assignee = ? WHERE id = ? AND COALESCE(assignee, '') = ''", p.defaultAssignee, task) > 0; mine {
 			t.addEvent(task, 0, "assigned", jsonObject{{"assignee", p.defaultAssignee}, {"source", "kanban.default_assignee"}})
 		}
@@ -280,7 +280,7 @@ func (p *pass) assignDefault(task string) bool {
 
 // claimAndStart claims a task and starts its worker. It does nothing if [pass.holdReason] holds the task back, or if processes
 // of an earlier attempt can't be ended.
-func (p *pass) claimAndStart(r startCandidate, from Status) error {
+func (p *boardPass) claimAndStart(r startCandidate, from Status) error {
 	reason, until, err := p.holdReason(r.ID, from)
 	if err != nil {
 		return err
@@ -293,7 +293,7 @@ func (p *pass) claimAndStart(r startCandidate, from Status) error {
 		p.countStarted(r)
 		return nil
 	}
-	p.res.Stuck++
+	p.res.DueNotStarted++
 	if r.TriedBefore && !p.endLeftovers(r.ID) {
 		return nil
 	}
@@ -306,15 +306,15 @@ func (p *pass) claimAndStart(r startCandidate, from Status) error {
 	if err != nil || !won {
 		return err
 	}
-	started, err := p.runTask(task, from)
+	started, err := p.startClaimedTask(task, from)
 	if started {
-		p.res.Stuck--
+		p.res.DueNotStarted--
 		p.countStarted(r)
 	}
 	return err
 }
 
-func (p *pass) countStarted(r startCandidate) {
+func (p *boardPass) countStarted(r startCandidate) {
 	p.runningByProfile[r.Assignee]++
 	p.freeSlots--
 }

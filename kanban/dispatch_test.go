@@ -34,7 +34,7 @@ func TestDispatcher(t *testing.T) {
 		parent := b.createReady("alpha")
 		child := b.create(Task{Assignee: "beta"}, parent)
 		b.checkStatus(child, Todo)
-		b.exec("UPDATE tasks SET status = 'done' WHERE id = ?", parent)
+		b.execSQL("UPDATE tasks SET status = 'done' WHERE id = ?", parent)
 		r := b.tick()
 		checkEqual(t, "spawned", spawnedIDs(r), child)
 		if r.Promoted != 1 {
@@ -45,13 +45,13 @@ func TestDispatcher(t *testing.T) {
 	})
 	t.Run("spawn failure releases claim", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.fail = errors.New("no such program")
+		b.runner.startError = errors.New("no such program")
 		id := b.createReady("alpha")
 		r := b.tick()
 		if task := b.task(id); task.Status != Ready || task.ClaimLock != "" || task.CurrentRunID != 0 {
 			t.Errorf("%+v", task)
 		}
-		checkEqual(t, "refused", r.Refused, FailedSpawn{id, "no such program"})
+		checkEqual(t, "refused", r.FailedSpawns, FailedSpawn{id, "no such program"})
 		b.checkIntegrity()
 	})
 	t.Run("priority, then age", func(t *testing.T) {
@@ -62,8 +62,8 @@ func TestDispatcher(t *testing.T) {
 	})
 	t.Run("max_spawn counts running and fills the rest", func(t *testing.T) {
 		b := newBoard(t)
-		b.d.Config.MaxSpawn = new(2)
-		b.run(b.createReady("alpha"), 71, true)
+		b.dispatcher.Config.MaxSpawn = new(2)
+		b.claimForPID(b.createReady("alpha"), 71, true)
 		older, younger := b.createReady("alpha"), b.createReady("alpha")
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), older)
 		checkEqual(t, "spawned", spawnedIDs(b.tick()))
@@ -72,8 +72,8 @@ func TestDispatcher(t *testing.T) {
 	t.Run("max_in_progress", func(t *testing.T) {
 		for limit, want := range map[int]int{1: 0, 3: 2, 0: 4} {
 			b := newBoard(t)
-			b.d.Config.MaxInProgress = new(limit)
-			b.run(b.createReady("alpha"), 71, true)
+			b.dispatcher.Config.MaxInProgress = new(limit)
+			b.claimForPID(b.createReady("alpha"), 71, true)
 			for range 4 {
 				b.createReady("alpha")
 			}
@@ -84,9 +84,9 @@ func TestDispatcher(t *testing.T) {
 	})
 	t.Run("both caps: the lower one counts once", func(t *testing.T) { // The agent's own dispatcher differs: it counts running tasks twice.
 		b := newBoard(t)
-		b.d.Config.MaxSpawn, b.d.Config.MaxInProgress = new(10), new(5)
+		b.dispatcher.Config.MaxSpawn, b.dispatcher.Config.MaxInProgress = new(10), new(5)
 		for pid := range 3 {
-			b.run(b.createReady("alpha"), 71+pid, true)
+			b.claimForPID(b.createReady("alpha"), 71+pid, true)
 		}
 		for range 4 {
 			b.createReady("alpha")
@@ -97,7 +97,7 @@ func TestDispatcher(t *testing.T) {
 	})
 	t.Run("a dry run counts what it would spawn", func(t *testing.T) { // The agent's own dispatcher differs: its dry run does not count these tasks.
 		b := newBoard(t)
-		b.d.Config.MaxSpawn = new(1)
+		b.dispatcher.Config.MaxSpawn = new(1)
 		first := b.createReady("alpha")
 		b.createReady("alpha")
 		checkEqual(t, "spawned", spawnedIDs(b.dryTick()), first)
@@ -106,7 +106,7 @@ func TestDispatcher(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
 		b.claim(id)
-		b.advance(DefaultTTL + time.Second)
+		b.advance(DefaultClaimTTL + time.Second)
 		if r := b.dryTick(); r.Reclaimed != 1 {
 			t.Errorf("reclaimed %d in a dry run", r.Reclaimed)
 		}
@@ -122,8 +122,8 @@ func TestDispatcher(t *testing.T) {
 		if _, second, _ := TryLock(b.paths.TickLock()); second {
 			t.Error("a second holder")
 		}
-		before := dump(t, b.Store, "tasks", "task_events")
-		if r := b.tick(); !r.SkippedLocked || len(b.runner.jobs) > 0 || dump(t, b.Store, "tasks", "task_events") != before {
+		before := dumpTables(t, b.Store, "tasks", "task_events")
+		if r := b.tick(); !r.SkippedLocked || len(b.runner.jobs) > 0 || dumpTables(t, b.Store, "tasks", "task_events") != before {
 			t.Errorf("%+v", r)
 		}
 		other := newBoard(t)
@@ -155,12 +155,12 @@ func TestDispatcher(t *testing.T) {
 	t.Run("stale integrated and disabled", func(t *testing.T) {
 		for _, limit := range []time.Duration{0, 4 * time.Hour} {
 			b := newBoard(t)
-			b.d.Config.StaleTimeout = limit
+			b.dispatcher.Config.StaleTimeout = limit
 			id := b.createReady("alpha")
-			b.run(id, 71, true)
-			b.exec("UPDATE tasks SET claim_expires = ? WHERE id = ?", b.now.Add(100*time.Hour).Unix(), id)
+			b.claimForPID(id, 71, true)
+			b.execSQL("UPDATE tasks SET claim_expires = ? WHERE id = ?", b.now.Add(100*time.Hour).Unix(), id)
 			b.advance(5 * time.Hour)
-			b.d.Config.MaxSpawn = new(0)
+			b.dispatcher.Config.MaxSpawn = new(0)
 			r := b.tick()
 			if limit == 0 {
 				b.checkStatus(id, Running)
@@ -174,10 +174,10 @@ func TestDispatcher(t *testing.T) {
 	t.Run("the runner does not answer", func(t *testing.T) {
 		b := newBoard(t)
 		id, other := b.createReady("alpha"), b.createReady("alpha")
-		b.run(id, 71, false)
+		b.claimForPID(id, 71, false)
 		b.runner.statesErr = errors.New("connection refused")
 		b.advance(time.Hour)
-		if _, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err == nil {
+		if _, err := b.dispatcher.Tick(t.Context(), b.now, TickOptions{}); err == nil {
 			t.Error("no error")
 		}
 		b.checkStatus(id, Running) // The states are unknown, so no task changes.
@@ -186,7 +186,7 @@ func TestDispatcher(t *testing.T) {
 	t.Run("an unknown status", func(t *testing.T) {
 		b := newBoard(t)
 		odd, id := b.createReady("alpha"), b.createReady("alpha")
-		b.exec("UPDATE tasks SET status = 'paused', claim_lock = 'host:1', claim_expires = 1 WHERE id = ?", odd)
+		b.execSQL("UPDATE tasks SET status = 'paused', claim_lock = 'host:1', claim_expires = 1 WHERE id = ?", odd)
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 		b.checkStatus(odd, "paused")
 		if task := b.task(odd); task.ClaimLock != "host:1" {
@@ -197,9 +197,9 @@ func TestDispatcher(t *testing.T) {
 
 func TestReviewLane(t *testing.T) {
 	t.Parallel()
-	inReview := func(b *board, who string) string {
+	inReview := func(b *testBoard, who string) string {
 		id := b.create(Task{Assignee: who, Skills: []string{"writing"}})
-		b.exec("UPDATE tasks SET status = 'review' WHERE id = ?", id)
+		b.execSQL("UPDATE tasks SET status = 'review' WHERE id = ?", id)
 		return id
 	}
 	t.Run("dry run", func(t *testing.T) {
@@ -213,7 +213,7 @@ func TestReviewLane(t *testing.T) {
 		id := inReview(b, "alpha")
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 		checkEqual(t, "options", b.runner.jobs[0].Options, "--skills", "sdlc-review")
-		if p := b.payload(id, "claimed"); p["source_status"] != "review" {
+		if p := b.lastPayload(id, "claimed"); p["source_status"] != "review" {
 			t.Errorf("payload %v", p)
 		}
 	})
@@ -226,7 +226,7 @@ func TestReviewLane(t *testing.T) {
 	})
 	t.Run("counts to max_spawn", func(t *testing.T) {
 		b := newBoard(t)
-		b.d.Config.MaxSpawn = new(1)
+		b.dispatcher.Config.MaxSpawn = new(1)
 		id := b.createReady("alpha")
 		left := inReview(b, "alpha")
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
@@ -234,15 +234,15 @@ func TestReviewLane(t *testing.T) {
 	})
 	t.Run("max_in_progress holds for review alone", func(t *testing.T) { // The agent's own dispatcher differs: it starts the reviewer in spite of the limit.
 		b := newBoard(t)
-		b.d.Config.MaxInProgress = new(1)
-		b.run(b.createReady("alpha"), 71, true)
+		b.dispatcher.Config.MaxInProgress = new(1)
+		b.claimForPID(b.createReady("alpha"), 71, true)
 		left := inReview(b, "alpha")
 		checkEqual(t, "spawned", spawnedIDs(b.tick()))
 		b.checkStatus(left, Review)
 	})
 	t.Run("no cap per profile", func(t *testing.T) {
 		b := newBoard(t)
-		b.d.Config.MaxInProgressPerProfile = new(1)
+		b.dispatcher.Config.MaxInProgressPerProfile = new(1)
 		x, y := inReview(b, "alpha"), inReview(b, "alpha")
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), x, y)
 	})
@@ -262,26 +262,26 @@ func TestReviewLane(t *testing.T) {
 		t.Run("goes back to review: "+how, func(t *testing.T) {
 			b := newBoard(t)
 			id := inReview(b, "alpha")
-			b.d.Config.FailureLimit = 5
+			b.dispatcher.Config.FailureLimit = 5
 			if how == "spawn failed" {
-				b.runner.fail = errors.New("no")
+				b.runner.startError = errors.New("no")
 			}
 			if how == "timed out" {
-				b.exec("UPDATE tasks SET max_runtime_seconds = 60 WHERE id = ?", id)
+				b.execSQL("UPDATE tasks SET max_runtime_seconds = 60 WHERE id = ?", id)
 			}
 			b.tick()
-			b.d.Config.MaxSpawn = new(0)
+			b.dispatcher.Config.MaxSpawn = new(0)
 			switch how {
 			case "expired":
-				b.exec("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
+				b.execSQL("UPDATE tasks SET worker_pid = NULL WHERE id = ?", id)
 				must(t, os.Remove(b.paths.ledgerPath()))
-				b.advance(DefaultTTL + time.Second)
+				b.advance(DefaultClaimTTL + time.Second)
 			case "crashed":
-				b.exits(id, Exit{Code: 1})
+				b.reportExit(id, Exit{Code: 1})
 			case "timed out":
 				b.advance(61 * time.Second)
 			case "manual":
-				ok, err := b.d.Reclaim(t.Context(), b.now, id, "")
+				ok, err := b.dispatcher.Reclaim(t.Context(), b.now, id, "")
 				if must(t, err); !ok {
 					t.Error("not reclaimed")
 				}
@@ -295,11 +295,11 @@ func TestReviewLane(t *testing.T) {
 		b := newBoard(t)
 		id := inReview(b, "alpha")
 		b.tick()
-		b.exits(id, Exit{Code: 75})
+		b.reportExit(id, Exit{Code: 75})
 		r := b.tick()
 		checkEqual(t, "rate limited", r.RateLimited, id)
-		checkEqual(t, "guarded", r.RespawnGuarded, GuardedTask{id, guardCooldown})
-		b.advance(DefaultCooldown)
+		checkEqual(t, "guarded", r.RespawnGuarded, GuardedTask{id, guardRateLimit})
+		b.advance(DefaultRateLimitCooldown)
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 }
@@ -311,7 +311,7 @@ func TestWorkThatStandsStill(t *testing.T) {
 	b := newBoard(t)
 	want := func(what string, stuck int) {
 		t.Helper()
-		if r := b.tick(); r.Stuck != stuck {
+		if r := b.tick(); r.DueNotStarted != stuck {
 			t.Errorf("%s: %+v", what, r)
 		}
 	}
@@ -319,14 +319,14 @@ func TestWorkThatStandsStill(t *testing.T) {
 	b.createReady("ghost")
 	b.createReady("")
 	want("terminal lanes only", 0)
-	b.runner.fail = errors.New("no such file")
+	b.runner.startError = errors.New("no such file")
 	id := b.createReady("alpha")
 	want("one ready", 1)
-	b.exec("UPDATE tasks SET status = 'review' WHERE id = ?", id)
+	b.execSQL("UPDATE tasks SET status = 'review' WHERE id = ?", id)
 	want("one in review", 1)
-	b.exec("UPDATE tasks SET claim_lock = 'x:1' WHERE id = ?", id)
+	b.execSQL("UPDATE tasks SET claim_lock = 'x:1' WHERE id = ?", id)
 	want("claimed", 0)
-	b.runner.fail = nil
+	b.runner.startError = nil
 	b.createReady("alpha")
 	want("started", 0)
 }
@@ -336,7 +336,7 @@ func TestNext(t *testing.T) {
 	b := newBoard(t)
 	next := func() int64 {
 		t.Helper()
-		at, err := b.d.Next(t.Context(), b.now)
+		at, err := b.dispatcher.NextPassTime(t.Context(), b.now)
 		must(t, err)
 		if at.IsZero() {
 			return 0
@@ -352,15 +352,15 @@ func TestNext(t *testing.T) {
 	if n := next(); n != 600 {
 		t.Errorf("maximum runtime: in %d s", n)
 	}
-	b.exec("UPDATE tasks SET max_runtime_seconds = NULL")
+	b.execSQL("UPDATE tasks SET max_runtime_seconds = NULL")
 	if n := next(); n != 901 {
 		t.Errorf("end of the claim: in %d s", n)
 	}
-	b.runner.known[b.task(id).CurrentRunID] = WorkerReport{}
+	b.runner.reportsByRun[b.task(id).CurrentRunID] = WorkerReport{}
 	if n := next(); n != 60 {
 		t.Errorf("a worker known by pid only: in %d s", n)
 	}
-	b.exits(id, Exit{Code: 75})
+	b.reportExit(id, Exit{Code: 75})
 	b.tick()
 	if n := next(); n != 300 {
 		t.Errorf("cooldown: in %d s", n)
@@ -381,13 +381,13 @@ func TestManyLanes(t *testing.T) {
 	for i := range 40 {
 		b.createReady([]string{"alpha", "beta", "", "ghost"}[i%4])
 	}
-	b.d.Config.MaxSpawn = new(7)
-	b.d.Config.MaxInProgressPerProfile = new(4)
+	b.dispatcher.Config.MaxSpawn = new(7)
+	b.dispatcher.Config.MaxInProgressPerProfile = new(4)
 	r := b.tick()
 	if len(r.Spawned) != 7 {
 		t.Errorf("%d spawned", len(r.Spawned))
 	}
-	if got := fmt.Sprint(perProfile(r)); got != "map[alpha:4 beta:3]" {
+	if got := fmt.Sprint(spawnedByProfile(r)); got != "map[alpha:4 beta:3]" {
 		t.Error(got)
 	}
 	b.checkIntegrity()
@@ -398,7 +398,7 @@ func TestManyLanes(t *testing.T) {
 func TestARemovedLockIsNoLock(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	held, err := b.d.HoldTickLock()
+	held, err := b.dispatcher.HoldTickLock()
 	if must(t, err); !held {
 		t.Fatal("not held")
 	}

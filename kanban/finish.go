@@ -26,7 +26,7 @@ type Completion struct {
 // changeStatus changes a task's status to the parameter to, and clears the claim. more is SQL that sets further columns, with
 // the arguments args. It returns errNothingToCommit if the list from doesn't contain the task's status, or if run is set and
 // isn't the task's current run.
-func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more string, args ...any) error {
+func (t *writeTx) changeStatus(task Task, from []Status, to Status, run int64, more string, args ...any) error {
 	if !slices.Contains(from, task.Status) || run != 0 && run != task.CurrentRunID {
 		return errNothingToCommit
 	}
@@ -37,13 +37,13 @@ func (t *tx) changeStatus(task Task, from []Status, to Status, run int64, more s
 
 // closeOrAddRun closes the task's current run with the values in e, and returns the run's id. If the task has no current run,
 // it adds a run with a duration of zero, because the summary and the metadata in e would otherwise be lost.
-func (t *tx) closeOrAddRun(task Task, e runEnding) (run int64) {
+func (t *writeTx) closeOrAddRun(task Task, e runResult) (run int64) {
 	if task.CurrentRunID == 0 && e.summary == "" && e.metadata == "" {
 		return 0
 	}
 	if run = task.CurrentRunID; run == 0 {
 		run = t.insert("INSERT INTO task_runs (task_id, profile, step_key, status, started_at) VALUES (?, ?, ?, ?, ?)",
-			task.ID, orNull(task.Assignee), orNull(task.CurrentStepKey), e.outcome, t.now)
+			task.ID, nilIfZero(task.Assignee), nilIfZero(task.CurrentStepKey), e.outcome, t.now)
 	}
 	t.closeRun(run, e)
 	return run
@@ -55,7 +55,7 @@ func (t *tx) closeOrAddRun(task Task, e runEnding) (run int64) {
 func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Completion) (done bool, err error) {
 	summary := cmp.Or(c.Summary, c.Result)
 	var phantom error
-	done, err = s.updateTask(ctx, now, id, func(t *tx, task Task) error {
+	done, err = s.updateTask(ctx, now, id, func(t *writeTx, task Task) error {
 		if c.Run != 0 && c.Run != task.CurrentRunID {
 			return errNothingToCommit
 		}
@@ -67,17 +67,17 @@ func (s *Store) Complete(ctx context.Context, now time.Time, id string, c Comple
 		if len(phantoms) > 0 {
 			phantom = fmt.Errorf("cannot complete %s: it did not create %q; name only tasks that it created", id, phantoms)
 			t.addEvent(id, task.CurrentRunID, "completion_blocked_hallucination", jsonObject{
-				{"phantom_cards", phantoms}, {"verified_cards", verified}, {"summary_preview", orNull(clip(firstLine(summary), 200))},
+				{"phantom_cards", phantoms}, {"verified_cards", verified}, {"summary_preview", nilIfZero(truncate(firstLine(summary), 200))},
 			})
 			return nil
 		}
 		err := t.changeStatus(task, []Status{Running, Ready, Blocked}, Done, c.Run,
-			", result = ?, completed_at = max(?, COALESCE(started_at, 0)), consecutive_failures = 0", orNull(c.Result), t.now)
+			", result = ?, completed_at = max(?, COALESCE(started_at, 0)), consecutive_failures = 0", nilIfZero(c.Result), t.now)
 		if err != nil {
 			return err
 		}
-		run := t.closeOrAddRun(task, runEnding{outcome: "completed", summary: summary, metadata: c.Metadata})
-		payload := jsonObject{{"result_len", utf8.RuneCountInString(c.Result)}, {"summary", orNull(clip(firstLine(summary), 400))}}
+		run := t.closeOrAddRun(task, runResult{outcome: "completed", summary: summary, metadata: c.Metadata})
+		payload := jsonObject{{"result_len", utf8.RuneCountInString(c.Result)}, {"summary", nilIfZero(truncate(firstLine(summary), 400))}}
 		if len(verified) > 0 {
 			payload = payload.with(jsonMember{"verified_cards", verified})
 		}
@@ -107,7 +107,7 @@ var taskIDPattern = regexp.MustCompile(`\bt_[0-9a-f]{8,}\b`)
 
 // warnUnknownReferences adds an event if the summary or the result mentions ids of tasks that don't exist. The event warns
 // people who read the task's history.
-func (t *tx) warnUnknownReferences(id string, run int64, c Completion) {
+func (t *writeTx) warnUnknownReferences(id string, run int64, c Completion) {
 	for _, text := range [][2]string{{"summary", c.Summary}, {"result", c.Result}} {
 		refs := lo.Uniq(taskIDPattern.FindAllString(text[1], -1))
 		known := queryAllInTx[string](t, "SELECT id FROM tasks WHERE id IN (SELECT value FROM json_each(?))", encodeLikePython(refs))
@@ -121,28 +121,28 @@ func (t *tx) warnUnknownReferences(id string, run int64, c Completion) {
 // Block blocks a task until it is unblocked. If run is set and isn't the task's current run, Block changes nothing and
 // returns false.
 func (s *Store) Block(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
-	return s.suspend(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
+	return s.suspendTask(ctx, now, id, reason, run, Blocked, "blocked", []Status{Running, Ready})
 }
 
 // Schedule gives a task the status scheduled, in which no dispatcher starts it. run has the same meaning as in [Store.Block].
 func (s *Store) Schedule(ctx context.Context, now time.Time, id, reason string, run int64) (bool, error) {
-	return s.suspend(ctx, now, id, reason, run, Scheduled, "scheduled", []Status{Todo, Ready, Running, Blocked})
+	return s.suspendTask(ctx, now, id, reason, run, Scheduled, "scheduled", []Status{Todo, Ready, Running, Blocked})
 }
 
-func (s *Store) suspend(ctx context.Context, now time.Time, id, reason string, run int64, to Status, kind string, from []Status) (bool, error) {
-	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
+func (s *Store) suspendTask(ctx context.Context, now time.Time, id, reason string, run int64, to Status, kind string, from []Status) (bool, error) {
+	return s.updateTask(ctx, now, id, func(t *writeTx, task Task) error {
 		if err := t.changeStatus(task, from, to, run, ""); err != nil {
 			return err
 		}
-		run := t.closeOrAddRun(task, runEnding{outcome: string(to), summary: reason})
-		t.addEvent(id, run, kind, jsonObject{{"reason", orNull(reason)}})
+		run := t.closeOrAddRun(task, runResult{outcome: string(to), summary: reason})
+		t.addEvent(id, run, kind, jsonObject{{"reason", nilIfZero(reason)}})
 		return nil
 	})
 }
 
 // Unblock returns a blocked or scheduled task to ready, or to todo if it still waits for a parent.
 func (s *Store) Unblock(ctx context.Context, now time.Time, id string) (bool, error) {
-	return s.updateTask(ctx, now, id, func(t *tx, task Task) error {
+	return s.updateTask(ctx, now, id, func(t *writeTx, task Task) error {
 		if task.Status != Blocked && task.Status != Scheduled {
 			return errNothingToCommit
 		}
@@ -166,7 +166,7 @@ type PromoteOptions struct {
 
 // Promote makes a todo or blocked task ready. If that is not allowed, it returns an error with the reason.
 func (s *Store) Promote(ctx context.Context, now time.Time, id string, p PromoteOptions) error {
-	return s.write(ctx, now, func(t *tx) error {
+	return s.write(ctx, now, func(t *writeTx) error {
 		task, err := readTask(ctx, t.conn, id, tasksWithoutBody)
 		switch {
 		case err != nil:
@@ -180,7 +180,7 @@ func (s *Store) Promote(ctx context.Context, now time.Time, id string, p Promote
 		}
 		t.closeLeakedRun(task)
 		t.exec("UPDATE tasks SET status = 'ready' WHERE id = ?", id)
-		t.addEvent(id, 0, "promoted_manual", jsonObject{{"actor", orNull(p.Actor)}, {"reason", orNull(p.Reason)}, {"forced", p.Force}})
+		t.addEvent(id, 0, "promoted_manual", jsonObject{{"actor", nilIfZero(p.Actor)}, {"reason", nilIfZero(p.Reason)}, {"forced", p.Force}})
 		return nil
 	})
 }
@@ -206,7 +206,7 @@ func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit 
 	if err != nil || !some { // Most passes have nothing to promote, so don't take the write lock.
 		return 0, err
 	}
-	err = s.write(ctx, now, func(t *tx) error {
+	err = s.write(ctx, now, func(t *writeTx) error {
 		promoted = t.promote(failureLimit, waitingTasksCondition)
 		return nil
 	})
@@ -214,7 +214,7 @@ func (s *Store) RecomputeReady(ctx context.Context, now time.Time, failureLimit 
 }
 
 // promote makes every [promotableCondition] task ready that meets an SQL condition, and returns the number of these tasks.
-func (t *tx) promote(failureLimit int, condition string, args ...any) int {
+func (t *writeTx) promote(failureLimit int, condition string, args ...any) int {
 	ids := queryAllInTx[string](t, "UPDATE tasks SET status = 'ready' WHERE "+promotableCondition+" AND "+condition+" RETURNING id", append([]any{failureLimit}, args...)...)
 	for _, id := range ids {
 		t.addEvent(id, 0, "promoted", nil)
@@ -230,16 +230,16 @@ const (
 
 // addEvent appends an event to a task's history. A nil payload is stored as null. A run of 0 means that the event belongs to no
 // run.
-func (t *tx) addEvent(task string, run int64, kind string, payload jsonObject) {
+func (t *writeTx) addEvent(task string, run int64, kind string, payload jsonObject) {
 	var text any
 	if payload != nil {
 		text = encodeLikePython(payload)
 	}
-	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, orNull(run), kind, text, t.now)
+	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, nilIfZero(run), kind, text, t.now)
 }
 
-// runEnding holds the values that [tx.closeRun] stores in a run.
-type runEnding struct {
+// runResult holds the values that [tx.closeRun] stores in a run.
+type runResult struct {
 	outcome, err      string
 	summary, metadata string
 }
@@ -249,18 +249,18 @@ type runEnding struct {
 //
 // closeRun never stores an end that is before the start. The time t.now is from before the wait for the database's lock.
 // During that wait, another process may have started the run, or the clock may have been set.
-func (t *tx) closeRun(run int64, e runEnding) {
+func (t *writeTx) closeRun(run int64, e runResult) {
 	if run == 0 {
 		return
 	}
 	t.exec(`UPDATE task_runs SET status = iif(?1 = 'completed', 'done', ?1), outcome = ?1, summary = ?2, error = ?3, metadata = ?4,
 			ended_at = max(?5, started_at), claim_lock = NULL, claim_expires = NULL, worker_pid = NULL
 		WHERE id = ?6 AND ended_at IS NULL`,
-		e.outcome, orNull(e.summary), orNull(e.err), orNull(e.metadata), t.now, run)
+		e.outcome, nilIfZero(e.summary), nilIfZero(e.err), nilIfZero(e.metadata), t.now, run)
 }
 
 // closeLeakedRun closes a run that was left open by mistake: the task is no longer running, although it still refers to the run.
-func (t *tx) closeLeakedRun(task Task) {
-	t.closeRun(task.CurrentRunID, runEnding{outcome: "reclaimed", err: "the task had left the run behind"})
+func (t *writeTx) closeLeakedRun(task Task) {
+	t.closeRun(task.CurrentRunID, runResult{outcome: "reclaimed", err: "the task had left the run behind"})
 	t.exec("UPDATE tasks SET current_run_id = NULL WHERE id = ? AND current_run_id = ?", task.ID, task.CurrentRunID)
 }

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv("KANBAN_TEST_ROLE"); role != "" {
-		os.Exit(actAs(role))
+		os.Exit(runStormRole(role))
 	}
 	useOFDLocks() // make SQLite use OFD locks before a test opens a database
 	slog.SetDefault(slog.New(slog.DiscardHandler))
@@ -29,30 +29,30 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// env is the environment of one test.
-type env map[string]string
+// testEnv is the environment of one test.
+type testEnv map[string]string
 
-func (e env) get(name string) string { return e[name] }
+func (e testEnv) get(name string) string { return e[name] }
 
-// board is a board with a dispatcher. The test controls its runner, processes, profiles and clock.
-type board struct {
+// testBoard is a board with a dispatcher. The test controls its runner, processes, profiles and clock.
+type testBoard struct {
 	*Store
-	t      *testing.T
-	d      *Dispatcher
-	env    env
-	runner *fakeRunner
-	procs  *fakeProcs
-	now    time.Time
+	t          *testing.T
+	dispatcher *Dispatcher
+	env        testEnv
+	runner     *fakeRunner
+	procs      *fakeProcs
+	now        time.Time
 }
 
 const testHost = "host"
 
-func newBoard(t *testing.T) *board {
+func newBoard(t *testing.T) *testBoard {
 	t.Helper()
-	return openBoard(t, t.TempDir(), env{})
+	return openBoard(t, t.TempDir(), testEnv{})
 }
 
-func openBoard(t *testing.T, root string, e env) *board {
+func openBoard(t *testing.T, root string, e testEnv) *testBoard {
 	t.Helper()
 	boards := &Boards{Root: root, Env: e.get}
 	paths, err := boards.Paths("")
@@ -60,11 +60,11 @@ func openBoard(t *testing.T, root string, e env) *board {
 	s, err := Open(t.Context(), paths, Options{Env: e.get, Host: testHost, PID: 4242})
 	must(t, err)
 	t.Cleanup(func() { must(t, s.Close()) })
-	b := &board{Store: s, t: t, env: e, now: time.Unix(1_800_000_000, 0)}
-	b.runner = &fakeRunner{known: make(map[int64]WorkerReport)}
+	b := &testBoard{Store: s, t: t, env: e, now: time.Unix(1_800_000_000, 0)}
+	b.runner = &fakeRunner{reportsByRun: make(map[int64]WorkerReport)}
 	b.procs = &fakeProcs{alive: make(map[int]bool), starts: make(map[int]uint64), survives: make(map[int]bool)}
 	b.runner.procs = b.procs
-	b.d = &Dispatcher{
+	b.dispatcher = &Dispatcher{
 		Store: s, Runner: b.runner, Procs: b.procs, Profiles: profileSet("default alpha beta someother"),
 		Environ: []string{"PATH=/nowhere"},
 	}
@@ -78,10 +78,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func (b *board) advance(d time.Duration) { b.now = b.now.Add(d) }
+func (b *testBoard) advance(d time.Duration) { b.now = b.now.Add(d) }
 
 // create creates a task and advances the clock by a second, which orders the tasks.
-func (b *board) create(n Task, parents ...string) string {
+func (b *testBoard) create(n Task, parents ...string) string {
 	b.t.Helper()
 	if n.Title == "" {
 		n.Title = "task"
@@ -92,33 +92,33 @@ func (b *board) create(n Task, parents ...string) string {
 	return id
 }
 
-func (b *board) createReady(assignee string) string {
+func (b *testBoard) createReady(assignee string) string {
 	b.t.Helper()
 	return b.create(Task{Assignee: assignee})
 }
 
-func (b *board) tick() Result {
+func (b *testBoard) tick() TickResult {
 	b.t.Helper()
-	r, err := b.d.Tick(b.t.Context(), b.now, TickOptions{})
+	r, err := b.dispatcher.Tick(b.t.Context(), b.now, TickOptions{})
 	must(b.t, err)
 	return r
 }
 
-func (b *board) dryTick() Result {
+func (b *testBoard) dryTick() TickResult {
 	b.t.Helper()
-	r, err := b.d.Tick(b.t.Context(), b.now, TickOptions{DryRun: true})
+	r, err := b.dispatcher.Tick(b.t.Context(), b.now, TickOptions{DryRun: true})
 	must(b.t, err)
 	return r
 }
 
-func (b *board) task(id string) Task {
+func (b *testBoard) task(id string) Task {
 	b.t.Helper()
 	task, err := b.Task(b.t.Context(), id)
 	must(b.t, err)
 	return task
 }
 
-func (b *board) lastRun(id string) Run {
+func (b *testBoard) lastRun(id string) Run {
 	b.t.Helper()
 	runs, err := b.Runs(b.t.Context(), id)
 	must(b.t, err)
@@ -128,7 +128,7 @@ func (b *board) lastRun(id string) Run {
 	return runs[len(runs)-1]
 }
 
-func (b *board) claim(id string) Task {
+func (b *testBoard) claim(id string) Task {
 	b.t.Helper()
 	task, won, err := b.Store.claim(b.t.Context(), b.now, id, claimOptions{from: Ready})
 	must(b.t, err)
@@ -138,24 +138,24 @@ func (b *board) claim(id string) Task {
 	return task
 }
 
-// run claims a task for a worker with a pid, as another program's dispatcher does.
-func (b *board) run(id string, pid int, alive bool) Task {
+// claimForPID claims a task for a worker with a pid, as another program's dispatcher does.
+func (b *testBoard) claimForPID(id string, pid int, alive bool) Task {
 	b.t.Helper()
 	task := b.claim(id)
-	b.exec("UPDATE tasks SET worker_pid = ? WHERE id = ?", pid, id)
-	b.exec("UPDATE task_runs SET worker_pid = ? WHERE id = ?", pid, task.CurrentRunID)
+	b.execSQL("UPDATE tasks SET worker_pid = ? WHERE id = ?", pid, id)
+	b.execSQL("UPDATE task_runs SET worker_pid = ? WHERE id = ?", pid, task.CurrentRunID)
 	b.procs.alive[pid] = alive
 	return b.task(id)
 }
 
-func (b *board) exec(query string, args ...any) {
+func (b *testBoard) execSQL(query string, args ...any) {
 	b.t.Helper()
 	_, err := b.db.ExecContext(b.t.Context(), query, args...)
 	must(b.t, err)
 }
 
 // eventKinds returns the kinds of a task's events in order.
-func (b *board) eventKinds(id string) []string {
+func (b *testBoard) eventKinds(id string) []string {
 	b.t.Helper()
 	var list []string
 	for _, e := range b.events(id) {
@@ -164,15 +164,15 @@ func (b *board) eventKinds(id string) []string {
 	return list
 }
 
-func (b *board) events(id string) []Event {
+func (b *testBoard) events(id string) []Event {
 	b.t.Helper()
 	list, err := b.Events(b.t.Context(), id, 0)
 	must(b.t, err)
 	return list
 }
 
-// payload returns the payload of the last event of a kind, which must exist.
-func (b *board) payload(id, kind string) map[string]any {
+// lastPayload returns the payload of the last event of a kind, which must exist.
+func (b *testBoard) lastPayload(id, kind string) map[string]any {
 	b.t.Helper()
 	list := b.events(id)
 	for _, e := range slices.Backward(list) {
@@ -188,7 +188,7 @@ func (b *board) payload(id, kind string) map[string]any {
 	return nil
 }
 
-func (b *board) count(id, kind string) (n int) {
+func (b *testBoard) countEvents(id, kind string) (n int) {
 	for _, k := range b.eventKinds(id) {
 		if k == kind {
 			n++
@@ -197,7 +197,7 @@ func (b *board) count(id, kind string) (n int) {
 	return n
 }
 
-func (b *board) checkStatus(id string, want Status) {
+func (b *testBoard) checkStatus(id string, want Status) {
 	b.t.Helper()
 	if got := b.task(id); got.Status != want {
 		b.t.Errorf("%s is %s, not %s; events %q", id, got.Status, want, b.eventKinds(id))
@@ -205,7 +205,7 @@ func (b *board) checkStatus(id string, want Status) {
 }
 
 // checkIntegrity checks the invariants of the board: a running task has one open run, any other task has none, and the file is sound.
-func (b *board) checkIntegrity() {
+func (b *testBoard) checkIntegrity() {
 	b.t.Helper()
 	checkIntegrity(b.t, b.Store)
 }
@@ -226,7 +226,7 @@ func checkIntegrity(t *testing.T, s *Store) {
 			t.Errorf("%s: %v", what, list)
 		}
 	}
-	reason, err := s.integrity(t.Context(), s.paths.DB)
+	reason, err := s.checkIntegrity(t.Context(), s.paths.DB)
 	must(t, err)
 	if reason != "" {
 		t.Errorf("integrity_check: %s", reason)
@@ -240,14 +240,14 @@ func checkEqual[T comparable](t *testing.T, what string, got []T, want ...T) {
 	}
 }
 
-func spawnedIDs(r Result) (ids []string) {
+func spawnedIDs(r TickResult) (ids []string) {
 	for _, s := range r.Spawned {
 		ids = append(ids, s.Task)
 	}
 	return ids
 }
 
-func perProfile(r Result) map[string]int {
+func spawnedByProfile(r TickResult) map[string]int {
 	n := make(map[string]int)
 	for _, s := range r.Spawned {
 		n[s.Assignee]++
@@ -274,31 +274,31 @@ type fakeRunner struct {
 	sync.Mutex
 	procs          *fakeProcs
 	jobs           []WorkerJob
-	fail           error
+	startError     error
 	noPID          bool
 	statesErr      error
-	known          map[int64]WorkerReport // Reported state by run.
+	reportsByRun   map[int64]WorkerReport // Reported state by run.
 	ended          []int64
 	forgotten      []int64
 	reportsStarted bool // Whether the runner reports the workers that it has started as alive.
 	onStart        func(WorkerJob) error
 	onWorkerStates func()
 	ignoresEnd     bool             // Whether End leaves the worker alive.
-	late           map[int64]Worker // Unanswered starts, which take effect with the next start.
+	lateStarts     map[int64]Worker // Unanswered starts, which take effect with the next start.
 	leftovers      map[string][]int
 }
 
 func (r *fakeRunner) Start(_ context.Context, job WorkerJob) (Worker, error) {
 	r.Lock()
 	defer r.Unlock()
-	if host := (*HostError)(nil); errors.As(r.fail, &host) && host.MayHaveStarted && r.late != nil {
-		r.late[job.Run] = Worker{PID: 77, Start: uint64(job.Run)}
+	if host := (*HostError)(nil); errors.As(r.startError, &host) && host.MayHaveStarted && r.lateStarts != nil {
+		r.lateStarts[job.Run] = Worker{PID: 77, StartTime: uint64(job.Run)}
 	}
-	if r.fail != nil {
-		return Worker{}, r.fail
+	if r.startError != nil {
+		return Worker{}, r.startError
 	}
-	for run, w := range r.late {
-		r.known[run] = WorkerReport{Liveness: Alive, Worker: w}
+	for run, w := range r.lateStarts {
+		r.reportsByRun[run] = WorkerReport{Liveness: Alive, Worker: w}
 	}
 	r.jobs = append(r.jobs, job)
 	if r.onStart != nil {
@@ -309,10 +309,10 @@ func (r *fakeRunner) Start(_ context.Context, job WorkerJob) (Worker, error) {
 	if r.noPID {
 		return Worker{}, nil
 	}
-	w := Worker{PID: 100000 + len(r.jobs), Start: uint64(job.Run)}
-	r.procs.set(w.PID, true, w.Start)
+	w := Worker{PID: 100000 + len(r.jobs), StartTime: uint64(job.Run)}
+	r.procs.setProcess(w.PID, true, w.StartTime)
 	if r.reportsStarted {
-		r.known[job.Run] = WorkerReport{Liveness: Alive, Worker: w}
+		r.reportsByRun[job.Run] = WorkerReport{Liveness: Alive, Worker: w}
 	}
 	return w, nil
 }
@@ -340,7 +340,7 @@ func (r *fakeRunner) WorkerStates(_ context.Context, refs []RunRef) ([]WorkerRep
 	}
 	list := make([]WorkerReport, len(refs))
 	for i, ref := range refs {
-		list[i] = r.known[ref.Run]
+		list[i] = r.reportsByRun[ref.Run]
 	}
 	return list, nil
 }
@@ -348,11 +348,11 @@ func (r *fakeRunner) WorkerStates(_ context.Context, refs []RunRef) ([]WorkerRep
 func (r *fakeRunner) Withdraw(_ context.Context, ref RunRef) (WorkerReport, error) {
 	r.Lock()
 	defer r.Unlock()
-	if errors.As(r.fail, new(*HostError)) {
-		return WorkerReport{}, r.fail
+	if errors.As(r.startError, new(*HostError)) {
+		return WorkerReport{}, r.startError
 	}
-	delete(r.late, ref.Run)
-	return r.known[ref.Run], nil
+	delete(r.lateStarts, ref.Run)
+	return r.reportsByRun[ref.Run], nil
 }
 
 func (r *fakeRunner) End(_ context.Context, refs []RunRef, _ time.Duration) []Termination {
@@ -363,7 +363,7 @@ func (r *fakeRunner) End(_ context.Context, refs []RunRef, _ time.Duration) []Te
 		r.ended = append(r.ended, ref.Run)
 		list[i] = Termination{Attempted: true, Terminated: !r.ignoresEnd}
 		if !r.ignoresEnd {
-			r.known[ref.Run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true, Signal: 15, Terminated: true}}
+			r.reportsByRun[ref.Run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true, Signal: 15, Terminated: true}}
 		}
 	}
 	return list
@@ -383,26 +383,26 @@ func (r *fakeRunner) Forget(refs []RunRef) {
 	}
 }
 
-// exits makes the runner report the end of a task's worker.
-func (b *board) exits(id string, x Exit) {
+// reportExit makes the runner report the end of a task's worker.
+func (b *testBoard) reportExit(id string, x Exit) {
 	b.t.Helper()
 	task := b.task(id)
 	x.Known = true
-	b.runner.known[task.CurrentRunID] = WorkerReport{Liveness: Ended, Worker: Worker{PID: task.WorkerPID}, Exit: x}
+	b.runner.reportsByRun[task.CurrentRunID] = WorkerReport{Liveness: Ended, Worker: Worker{PID: task.WorkerPID}, Exit: x}
 	b.procs.alive[task.WorkerPID] = false
 }
 
 type fakeProcs struct {
 	sync.Mutex
-	alive    map[int]bool
-	survives map[int]bool
-	starts   map[int]uint64
-	strange  map[int]bool // Pids of processes that were not started for a task.
-	signals  []int        // Pids that were asked to end.
-	onEnd    func()
+	alive       map[int]bool
+	survives    map[int]bool
+	starts      map[int]uint64
+	foreignPIDs map[int]bool // Pids of processes that were not started for a task.
+	signals     []int        // Pids that were asked to end.
+	onEnd       func()
 }
 
-func (p *fakeProcs) set(pid int, alive bool, start uint64) {
+func (p *fakeProcs) setProcess(pid int, alive bool, start uint64) {
 	p.Lock()
 	defer p.Unlock()
 	p.alive[pid], p.starts[pid] = alive, start
@@ -414,7 +414,7 @@ func (p *fakeProcs) Alive(pid int) bool {
 	return p.alive[pid]
 }
 
-func (p *fakeProcs) Start(pid int) uint64 {
+func (p *fakeProcs) StartTime(pid int) uint64 {
 	p.Lock()
 	defer p.Unlock()
 	return p.starts[pid]
@@ -423,7 +423,7 @@ func (p *fakeProcs) Start(pid int) uint64 {
 func (p *fakeProcs) IsWorkerOf(pid int, _ string) (is, known bool) {
 	p.Lock()
 	defer p.Unlock()
-	return !p.strange[pid], true
+	return !p.foreignPIDs[pid], true
 }
 
 func (p *fakeProcs) End(_ context.Context, pid int, _ time.Duration) Termination {
@@ -440,8 +440,8 @@ func (p *fakeProcs) End(_ context.Context, pid int, _ time.Duration) Termination
 	return Termination{Attempted: true, Terminated: true}
 }
 
-// dump formats the board's content for comparisons.
-func dump(t *testing.T, s *Store, tables ...string) string {
+// dumpTables formats the board's content for comparisons.
+func dumpTables(t *testing.T, s *Store, tables ...string) string {
 	t.Helper()
 	var b strings.Builder
 	for _, table := range tables {

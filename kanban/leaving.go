@@ -20,13 +20,13 @@ import (
 
 // departedWorkers returns the workers in the dispatcher's ledger whose attempt is over on the board. The attempt was
 // finished, or another program has released the task. open is the set of the runs of all running tasks.
-func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
+func (p *boardPass) departedWorkers(open map[int64]bool) (left []*observedTask, err error) {
 	for run, e := range p.ledger.runs {
 		if open[run] {
 			continue
 		}
 		// Another program made the claim, or the worker has ended with its container or machine.
-		if e.Foreign || e.Boot != p.containerInstance {
+		if e.IsForeignClaim || e.BootID != p.containerInstance {
 			p.endedEntries = append(p.endedEntries, e)
 			continue
 		}
@@ -49,9 +49,9 @@ func (p *pass) departedWorkers(open map[int64]bool) (left []*observedTask, err e
 }
 
 // sortDeparted sorts the workers in left, whose attempt is over, by the state of their process. A worker that still runs goes
-// to p.leavingWorkers, and an ended one to p.endedEntries. A worker whose start was requested and may still happen goes to
+// to p.livingDeparted, and an ended one to p.endedEntries. A worker whose start was requested and may still happen goes to
 // p.unansweredStarts.
-func (p *pass) sortDeparted(left []*observedTask) {
+func (p *boardPass) sortDeparted(left []*observedTask) {
 	for _, w := range left {
 		alive := w.liveness == Alive
 		if w.liveness == Unknown && w.ref.PID != 0 {
@@ -59,7 +59,7 @@ func (p *pass) sortDeparted(left []*observedTask) {
 		}
 		switch w.WorkerPID = w.ref.PID; {
 		case alive:
-			p.leavingWorkers = append(p.leavingWorkers, w)
+			p.livingDeparted = append(p.livingDeparted, w)
 		case w.ref.PID == 0 && w.liveness != Ended:
 			p.unansweredStarts = append(p.unansweredStarts, w)
 		default:
@@ -70,8 +70,8 @@ func (p *pass) sortDeparted(left []*observedTask) {
 
 // cancelStarts withdraws the requests to start the workers in list, which the runner has not answered. Otherwise a late start
 // could run beside the worker of a new attempt. If a worker turns out to run already, cancelStarts adds it to
-// p.leavingWorkers.
-func (p *pass) cancelStarts(list []*observedTask) {
+// p.livingDeparted.
+func (p *boardPass) cancelStarts(list []*observedTask) {
 	for _, w := range list {
 		s, err := p.Runner.Withdraw(p.ctx, w.ref)
 		switch {
@@ -81,17 +81,17 @@ func (p *pass) cancelStarts(list []*observedTask) {
 		case s.Liveness == Alive:
 			p.storeReport(w, s)
 			w.WorkerPID = w.ref.PID
-			p.leavingWorkers = append(p.leavingWorkers, w)
+			p.livingDeparted = append(p.livingDeparted, w)
 		default:
 			p.endedEntries = append(p.endedEntries, p.ledger.runs[w.CurrentRunID])
 		}
 	}
 }
 
-// leaveDeadline returns the time at which to end a worker whose attempt is over, in seconds since 1970. The worker first gets
+// departedDeadline returns the time at which to end a worker whose attempt is over, in seconds since 1970. The worker first gets
 // some time, because it usually still writes something after it has finished its task. 0 means now.
-func (p *pass) leaveDeadline(w *observedTask) int64 {
-	asked, at := p.runStateOf(w.CurrentRunID).endFailedAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultLeaveTime)
+func (p *boardPass) departedDeadline(w *observedTask) int64 {
+	asked, at := p.runStateOf(w.CurrentRunID).endFailedAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultDepartedGrace)
 	switch {
 	case asked != 0:
 		return min(asked, p.now) + survivorRetrySeconds
@@ -102,15 +102,15 @@ func (p *pass) leaveDeadline(w *observedTask) int64 {
 	return at
 }
 
-// endLeaving ends the workers whose attempt is over and whose [pass.leaveDeadline] has passed.
-func (p *pass) endLeaving() error {
-	due, stay := lo.FilterReject(p.leavingWorkers, func(w *observedTask, _ int) bool { return p.leaveDeadline(w) <= p.now })
-	p.leavingWorkers = append(stay, p.terminateDeparted(due)...)
+// endDepartedWorkers ends the workers whose attempt is over and whose [pass.departedDeadline] has passed.
+func (p *boardPass) endDepartedWorkers() error {
+	due, stay := lo.FilterReject(p.livingDeparted, func(w *observedTask, _ int) bool { return p.departedDeadline(w) <= p.now })
+	p.livingDeparted = append(stay, p.terminateDeparted(due)...)
 	return nil
 }
 
 // terminateDeparted ends the workers in due, whose attempt is over. It returns the workers that survive SIGKILL.
-func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) {
+func (p *boardPass) terminateDeparted(due []*observedTask) (survive []*observedTask) {
 	for i, end := range p.terminate(due) {
 		w := due[i]
 		p.log().Info("ended a worker whose attempt is over", "task", w.ID, "run", w.CurrentRunID, "pid", w.WorkerPID, "ended", end.Terminated)
@@ -126,11 +126,11 @@ func (p *pass) terminateDeparted(due []*observedTask) (survive []*observedTask) 
 // endLeftovers ends all processes that earlier attempts at a task have left behind, whichever program started them. It
 // reports whether all have ended. Only then may the caller start the task again, because two attempts must not use one
 // workspace at the same time.
-func (p *pass) endLeftovers(task string) bool {
-	mine, others := lo.FilterReject(p.leavingWorkers, func(w *observedTask, _ int) bool { return w.ID == task })
-	if !slices.ContainsFunc(mine, func(w *observedTask) bool { return p.leaveDeadline(w) > p.now }) {
+func (p *boardPass) endLeftovers(task string) bool {
+	mine, others := lo.FilterReject(p.livingDeparted, func(w *observedTask, _ int) bool { return w.ID == task })
+	if !slices.ContainsFunc(mine, func(w *observedTask) bool { return p.departedDeadline(w) > p.now }) {
 		mine = p.terminateDeparted(mine)
-		p.leavingWorkers = append(others, mine...)
+		p.livingDeparted = append(others, mine...)
 	}
 	if len(mine) > 0 || p.Runner == nil {
 		return len(mine) == 0
@@ -150,19 +150,19 @@ func (p *pass) endLeftovers(task string) bool {
 	return len(left) == 0 && ok
 }
 
-// LeavingWorker is a living worker whose attempt is over.
-type LeavingWorker struct {
-	Task, Profile string
-	Run           int64
-	PID           int
-	Since, Until  time.Time // End of the attempt, and the time at which the dispatcher ends the worker.
+// DepartedWorker is a living worker whose attempt is over.
+type DepartedWorker struct {
+	Task, Profile           string
+	Run                     int64
+	PID                     int
+	AttemptEnd, EndDeadline time.Time // End of the attempt, and the time at which the dispatcher ends the worker.
 }
 
-// LeavingWorkers lists the living workers whose attempt is over.
-func (d *Dispatcher) LeavingWorkers(ctx context.Context, now time.Time) ([]LeavingWorker, error) {
+// DepartedWorkers lists the living workers whose attempt is over.
+func (d *Dispatcher) DepartedWorkers(ctx context.Context, now time.Time) ([]DepartedWorker, error) {
 	p, err := d.observe(ctx, now)
-	return lo.Map(p.leavingWorkers, func(w *observedTask, _ int) LeavingWorker {
-		return LeavingWorker{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.leaveDeadline(w), 0)}
+	return lo.Map(p.livingDeparted, func(w *observedTask, _ int) DepartedWorker {
+		return DepartedWorker{w.ID, w.Assignee, w.CurrentRunID, w.WorkerPID, time.Unix(w.since, 0), time.Unix(p.departedDeadline(w), 0)}
 	}), err
 }
 
@@ -170,11 +170,11 @@ func (d *Dispatcher) LeavingWorkers(ctx context.Context, now time.Time) ([]Leavi
 // was about to start (PID 0). Host, volume and boot show later whether the worker can still be
 // alive. The ledger also has claims of other programs on the same host.
 type workerRecord struct {
-	Run     int64  `json:"run,omitempty"`
-	Task    string `json:"task,omitempty"`
-	Host    string `json:"host,omitempty"`
-	Volume  string `json:"volume,omitempty"`
-	Foreign bool   `json:"seen,omitempty"` // Whether another program or a person made the claim, which may have no worker.
+	Run            int64  `json:"run,omitempty"`
+	Task           string `json:"task,omitempty"`
+	Host           string `json:"host,omitempty"`
+	Volume         string `json:"volume,omitempty"`
+	IsForeignClaim bool   `json:"seen,omitempty"` // Whether another program or a person made the claim, which may have no worker.
 	Worker
 }
 
@@ -210,9 +210,9 @@ func (l *workerLedger) save() error {
 	return replaceFile(l.path, b.Bytes())
 }
 
-// currentInstance identifies this container: the boot of the machine and the start of PID 1. A worker whose ledger entry has
+// currentContainerID identifies this container: the boot of the machine and the start of PID 1. A worker whose ledger entry has
 // another value has ended with its container or machine. "" means that /proc can't be read.
-func currentInstance() string {
+func currentContainerID() string {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
 		return ""

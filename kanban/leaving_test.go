@@ -9,13 +9,13 @@ import (
 // counts against the limits and is shown.
 func TestLeavingWorkers(t *testing.T) {
 	t.Parallel()
-	for how, over := range map[string]func(b *board, id string) (bool, error){
-		"complete": func(b *board, id string) (bool, error) {
+	for how, over := range map[string]func(b *testBoard, id string) (bool, error){
+		"complete": func(b *testBoard, id string) (bool, error) {
 			return b.Complete(b.t.Context(), b.now, id, Completion{Summary: "done"})
 		},
-		"block":   func(b *board, id string) (bool, error) { return b.Block(b.t.Context(), b.now, id, "why", 0) },
-		"archive": func(b *board, id string) (bool, error) { return b.Archive(b.t.Context(), b.now, id) },
-		"delete": func(b *board, id string) (bool, error) {
+		"block":   func(b *testBoard, id string) (bool, error) { return b.Block(b.t.Context(), b.now, id, "why", 0) },
+		"archive": func(b *testBoard, id string) (bool, error) { return b.Archive(b.t.Context(), b.now, id) },
+		"delete": func(b *testBoard, id string) (bool, error) {
 			_, err := b.Archive(b.t.Context(), b.now, id)
 			must(b.t, err)
 			return b.DeleteArchived(b.t.Context(), id)
@@ -25,7 +25,7 @@ func TestLeavingWorkers(t *testing.T) {
 			t.Run(how, func(t *testing.T) {
 				b := newBoard(t)
 				b.runner.reportsStarted = knows
-				b.d.Config.MaxInProgress = new(1)
+				b.dispatcher.Config.MaxInProgress = new(1)
 				id := b.createReady("alpha")
 				b.tick()
 				run, pid := b.task(id).CurrentRunID, b.task(id).WorkerPID
@@ -35,14 +35,14 @@ func TestLeavingWorkers(t *testing.T) {
 					t.Fatal("nothing happened")
 				}
 				if how != "delete" { // A deleted task has no attempt, so the time of its end is unknown.
-					if r := b.tick(); r.Leaving != 1 || len(r.Spawned) != 0 {
+					if r := b.tick(); r.DepartedAlive != 1 || len(r.Spawned) != 0 {
 						t.Errorf("its process counts no more: %+v", r)
 					}
-					list, err := b.d.LeavingWorkers(t.Context(), b.now)
-					if must(t, err); len(list) != 1 || list[0].PID != pid || list[0].Run != run || list[0].Until.Unix() != b.now.Unix()+60 {
+					list, err := b.dispatcher.DepartedWorkers(t.Context(), b.now)
+					if must(t, err); len(list) != 1 || list[0].PID != pid || list[0].Run != run || list[0].EndDeadline.Unix() != b.now.Unix()+60 {
 						t.Errorf("%+v", list)
 					}
-					next, err := b.d.Next(t.Context(), b.now)
+					next, err := b.dispatcher.NextPassTime(t.Context(), b.now)
 					if must(t, err); next.Unix() != b.now.Unix()+60 {
 						t.Errorf("next at %v, now %v", next, b.now)
 					}
@@ -80,21 +80,21 @@ func TestLeavingWorkers(t *testing.T) {
 	t.Run("its attempt ends while the pass looks", func(t *testing.T) {
 		b := newBoard(t)
 		b.runner.reportsStarted = true
-		b.d.Config.MaxInProgress = new(1)
+		b.dispatcher.Config.MaxInProgress = new(1)
 		id, other := b.createReady("alpha"), b.createReady("alpha")
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 		b.runner.onWorkerStates = func() { _, _ = b.Block(t.Context(), b.now, id, "why", 0) }
 		run := b.task(id).CurrentRunID
 		checkEqual(t, "spawned beside it", spawnedIDs(b.tick()))
-		b.runner.known[run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true}}
+		b.runner.reportsByRun[run] = WorkerReport{Liveness: Ended, Exit: Exit{Known: true}}
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), other)
 	})
 	t.Run("what another program's worker has left is ended", func(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
 		b.tick()
-		b.exits(id, Exit{Code: 1})
-		b.procs.set(55, true, 0)
+		b.reportExit(id, Exit{Code: 1})
+		b.procs.setProcess(55, true, 0)
 		b.runner.leftovers = map[string][]int{id: {55}, "t_other": {56}}
 		b.procs.survives[55] = true
 		checkEqual(t, "spawned", spawnedIDs(b.tick()))

@@ -15,31 +15,31 @@ func TestFailureLimit(t *testing.T) {
 	t.Parallel()
 	t.Run("spawn failure twice", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.fail = errors.New("exec format error")
+		b.runner.startError = errors.New("exec format error")
 		id := b.createReady("alpha")
 		if r := b.tick(); len(r.AutoBlocked) != 0 || b.task(id).ConsecutiveFailures != 1 || b.lastRun(id).Outcome != "spawn_failed" {
 			t.Errorf("%+v %+v", r, b.lastRun(id))
 		}
-		if p := b.payload(id, "spawn_failed"); p["error"] != "exec format error" || p["failures"] != 1.0 {
+		if p := b.lastPayload(id, "spawn_failed"); p["error"] != "exec format error" || p["failures"] != 1.0 {
 			t.Errorf("%v", p)
 		}
 		r := b.tick()
 		checkEqual(t, "auto-blocked", r.AutoBlocked, id)
 		b.checkStatus(id, Blocked)
-		if b.lastRun(id).Outcome != "gave_up" || b.count(id, "gave_up") != 1 || b.count(id, "spawn_auto_blocked") != 0 {
+		if b.lastRun(id).Outcome != "gave_up" || b.countEvents(id, "gave_up") != 1 || b.countEvents(id, "spawn_auto_blocked") != 0 {
 			t.Errorf("%+v %q", b.lastRun(id), b.eventKinds(id))
 		}
-		if p := b.payload(id, "gave_up"); p["limit_source"] != "dispatcher" || p["trigger_outcome"] != "spawn_failed" {
+		if p := b.lastPayload(id, "gave_up"); p["limit_source"] != "dispatcher" || p["trigger_outcome"] != "spawn_failed" {
 			t.Errorf("%v", p)
 		}
 		b.checkIntegrity()
 	})
 	t.Run("a successful spawn keeps the counter, completion resets it", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.fail = errors.New("no")
+		b.runner.startError = errors.New("no")
 		id := b.createReady("alpha")
 		b.tick()
-		b.runner.fail = nil
+		b.runner.startError = nil
 		b.tick()
 		if n := b.task(id).ConsecutiveFailures; n != 1 {
 			t.Errorf("after a spawn: %d", n)
@@ -54,7 +54,7 @@ func TestFailureLimit(t *testing.T) {
 		b := newBoard(t)
 		id := b.createReady("alpha")
 		set := func(status Status) {
-			b.exec("UPDATE tasks SET consecutive_failures = 2, last_failure_error = 'x', status = ? WHERE id = ?", status, id)
+			b.execSQL("UPDATE tasks SET consecutive_failures = 2, last_failure_error = 'x', status = ? WHERE id = ?", status, id)
 		}
 		set(Ready)
 		_, err := b.Assign(t.Context(), b.now, id, "alpha")
@@ -81,33 +81,33 @@ func TestFailureLimit(t *testing.T) {
 			source  string
 		}{{new(int64(1)), 1, "task"}, {new(int64(5)), 5, "task"}, {nil, 4, "dispatcher"}} {
 			b := newBoard(t)
-			b.d.Config.FailureLimit = 4
-			b.runner.fail = errors.New("no")
+			b.dispatcher.Config.FailureLimit = 4
+			b.runner.startError = errors.New("no")
 			id := b.create(Task{Assignee: "alpha", MaxRetries: c.retries})
 			n := 0
 			for b.task(id).Status == Ready && n < 10 {
 				b.tick()
 				n++
 			}
-			if p := b.payload(id, "gave_up"); n != c.want || p["limit_source"] != c.source || p["effective_limit"] != float64(c.want) {
+			if p := b.lastPayload(id, "gave_up"); n != c.want || p["limit_source"] != c.source || p["effective_limit"] != float64(c.want) {
 				t.Errorf("%d tries, %v", n, p)
 			}
 		}
 	})
 	t.Run("crashes have the configured limit too", func(t *testing.T) { // The agent's own dispatcher differs: it uses its built-in limit of 2.
 		b := newBoard(t)
-		b.d.Config.FailureLimit = 3
+		b.dispatcher.Config.FailureLimit = 3
 		id := b.createReady("alpha")
 		for _, want := range []Status{Running, Running, Blocked} {
 			b.tick()
-			b.exits(id, Exit{Code: 1})
+			b.reportExit(id, Exit{Code: 1})
 			b.tick()
 			b.checkStatus(id, want)
 		}
 	})
 	t.Run("workspace failure", func(t *testing.T) {
 		b := newBoard(t)
-		id := b.create(Task{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: "relative/path"})
+		id := b.create(Task{Assignee: "alpha", WorkspaceKind: WorkspaceDir, WorkspacePath: "relative/path"})
 		b.tick()
 		if task := b.task(id); task.ConsecutiveFailures != 1 || !strings.Contains(task.LastFailureError, "workspace") {
 			t.Errorf("%+v", task)
@@ -117,7 +117,7 @@ func TestFailureLimit(t *testing.T) {
 	})
 	t.Run("long errors are cut", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.fail = errors.New(strings.Repeat("ä", 1000))
+		b.runner.startError = errors.New(strings.Repeat("ä", 1000))
 		id := b.createReady("alpha")
 		b.tick()
 		if n := len([]rune(b.task(id).LastFailureError)); n != 500 {
@@ -128,13 +128,13 @@ func TestFailureLimit(t *testing.T) {
 
 func TestMaxRuntime(t *testing.T) {
 	t.Parallel()
-	timed := func(b *board) string { return b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(60))}) }
+	timed := func(b *testBoard) string { return b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(60))}) }
 	t.Run("overrun", func(t *testing.T) {
 		b := newBoard(t)
 		id := timed(b)
-		b.run(id, 71, true)
-		b.exec("UPDATE tasks SET last_heartbeat_at = 5 WHERE id = ?", id)
-		b.d.Config.MaxSpawn = new(0)
+		b.claimForPID(id, 71, true)
+		b.execSQL("UPDATE tasks SET last_heartbeat_at = 5 WHERE id = ?", id)
+		b.dispatcher.Config.MaxSpawn = new(0)
 		b.advance(59 * time.Second)
 		checkEqual(t, "in time", b.tick().TimedOut)
 		b.advance(time.Second)
@@ -143,11 +143,11 @@ func TestMaxRuntime(t *testing.T) {
 		if task := b.task(id); task.Status != Ready || task.WorkerPID != 0 || task.LastHeartbeatAt != 0 || task.ConsecutiveFailures != 1 {
 			t.Errorf("%+v", task)
 		}
-		p := b.payload(id, "timed_out")
+		p := b.lastPayload(id, "timed_out")
 		if p["pid"] != 71.0 || p["elapsed_seconds"] != 60.0 || p["limit_seconds"] != 60.0 || p["sigkill"] != false {
 			t.Errorf("%v", p)
 		}
-		b.run(id, 72, true) // A new attempt gets the full maximum runtime.
+		b.claimForPID(id, 72, true) // A new attempt gets the full maximum runtime.
 		b.advance(30 * time.Second)
 		checkEqual(t, "fresh", b.tick().TimedOut)
 		b.advance(31 * time.Second)
@@ -158,21 +158,21 @@ func TestMaxRuntime(t *testing.T) {
 	})
 	t.Run("no cap", func(t *testing.T) {
 		b := newBoard(t)
-		b.run(b.createReady("alpha"), 71, true)
+		b.claimForPID(b.createReady("alpha"), 71, true)
 		b.advance(1000 * time.Hour)
 		checkEqual(t, "timed out", b.tick().TimedOut)
 	})
 	t.Run("a survivor keeps its task", func(t *testing.T) { // The agent's own dispatcher differs: it gives the task to a second worker.
 		b := newBoard(t)
 		id := timed(b)
-		b.run(id, 71, true)
+		b.claimForPID(id, 71, true)
 		b.procs.survives[71] = true
 		b.advance(time.Hour / 60 * 2)
 		checkEqual(t, "timed out", b.tick().TimedOut)
 		if task := b.task(id); task.Status != Running || task.WorkerPID != 71 {
 			t.Errorf("%+v", task)
 		}
-		if p := b.payload(id, "reclaim_deferred"); p["reason"] != "max_runtime_worker_alive" {
+		if p := b.lastPayload(id, "reclaim_deferred"); p["reason"] != "max_runtime_worker_alive" {
 			t.Errorf("%v", p)
 		}
 		b.procs.survives[71] = false
@@ -185,7 +185,7 @@ func TestMaxRuntime(t *testing.T) {
 		b.tick()
 		run := b.task(id).CurrentRunID
 		b.advance(time.Minute)
-		b.d.Config.MaxSpawn = new(0)
+		b.dispatcher.Config.MaxSpawn = new(0)
 		checkEqual(t, "timed out", b.tick().TimedOut, id)
 		checkEqual(t, "ended", b.runner.ended, run)
 		checkEqual(t, "signals", b.procs.signals)
@@ -210,17 +210,17 @@ func TestStale(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBoard(t)
-			b.d.Config.StaleTimeout, b.d.Config.MaxSpawn = c.limit, new(0)
+			b.dispatcher.Config.StaleTimeout, b.dispatcher.Config.MaxSpawn = c.limit, new(0)
 			id := b.createReady("alpha")
-			b.run(id, 71, true)
+			b.claimForPID(id, 71, true)
 			b.advance(c.age)
-			b.exec("UPDATE tasks SET claim_expires = ? WHERE id = ?", b.now.Unix()+900, id)
+			b.execSQL("UPDATE tasks SET claim_expires = ? WHERE id = ?", b.now.Unix()+900, id)
 			if c.status == Blocked {
 				_, err := b.Block(t.Context(), b.now, id, "x", 0)
 				must(t, err)
 			}
 			if c.heartbeat >= 0 {
-				b.exec("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", b.now.Add(-c.heartbeat).Unix(), id)
+				b.execSQL("UPDATE tasks SET last_heartbeat_at = ? WHERE id = ?", b.now.Add(-c.heartbeat).Unix(), id)
 			}
 			r := b.tick()
 			if got := len(r.Stale) == 1; got != c.want {
@@ -233,30 +233,30 @@ func TestStale(t *testing.T) {
 			if task := b.task(id); task.Status != Ready || task.ConsecutiveFailures != 0 || b.lastRun(id).Outcome != "stale" {
 				t.Errorf("%+v", task)
 			}
-			if p := b.payload(id, "stale"); p["timeout_seconds"] != 14400.0 || p["pid"] != 71.0 || p["terminated"] != true {
+			if p := b.lastPayload(id, "stale"); p["timeout_seconds"] != 14400.0 || p["pid"] != 71.0 || p["terminated"] != true {
 				t.Errorf("%v", p)
 			}
 		})
 	}
 	t.Run("foreign claims too", func(t *testing.T) {
 		b := newBoard(t)
-		b.d.Config.StaleTimeout, b.d.Config.MaxSpawn = 4*time.Hour, new(0)
+		b.dispatcher.Config.StaleTimeout, b.dispatcher.Config.MaxSpawn = 4*time.Hour, new(0)
 		id := b.createReady("alpha")
-		b.run(id, 71, true)
-		b.exec("UPDATE tasks SET claim_lock = 'elsewhere:1', claim_expires = ? WHERE id = ?", b.now.Add(100*time.Hour).Unix(), id)
+		b.claimForPID(id, 71, true)
+		b.execSQL("UPDATE tasks SET claim_lock = 'elsewhere:1', claim_expires = ? WHERE id = ?", b.now.Add(100*time.Hour).Unix(), id)
 		b.advance(5 * time.Hour)
 		checkEqual(t, "stale", b.tick().Stale, id)
 		checkEqual(t, "signals", b.procs.signals)
 	})
 	t.Run("survivor", func(t *testing.T) {
 		b := newBoard(t)
-		b.d.Config.StaleTimeout, b.d.Config.MaxSpawn = time.Minute, new(0)
+		b.dispatcher.Config.StaleTimeout, b.dispatcher.Config.MaxSpawn = time.Minute, new(0)
 		id := b.createReady("alpha")
-		b.run(id, 71, true)
+		b.claimForPID(id, 71, true)
 		b.procs.survives[71] = true
 		b.advance(2 * time.Minute)
 		checkEqual(t, "stale", b.tick().Stale)
-		if p := b.payload(id, "reclaim_deferred"); p["reason"] != "heartbeat_stale_worker_alive" {
+		if p := b.lastPayload(id, "reclaim_deferred"); p["reason"] != "heartbeat_stale_worker_alive" {
 			t.Errorf("%v", p)
 		}
 	})
@@ -264,9 +264,9 @@ func TestStale(t *testing.T) {
 
 func TestPromotion(t *testing.T) {
 	t.Parallel()
-	blocked := func(b *board, failures int, retries *int64) string {
+	blocked := func(b *testBoard, failures int, retries *int64) string {
 		id := b.create(Task{Assignee: "alpha", MaxRetries: retries})
-		b.exec("UPDATE tasks SET status = 'blocked', consecutive_failures = ? WHERE id = ?", failures, id)
+		b.execSQL("UPDATE tasks SET status = 'blocked', consecutive_failures = ? WHERE id = ?", failures, id)
 		return id
 	}
 	t.Run("limits", func(t *testing.T) {
@@ -280,7 +280,7 @@ func TestPromotion(t *testing.T) {
 			n, err := b.RecomputeReady(t.Context(), b.now, c.limit)
 			must(t, err)
 			b.checkStatus(id, c.want)
-			if task := b.task(id); task.ConsecutiveFailures != int64(c.failures) || n != b.count(id, "promoted") {
+			if task := b.task(id); task.ConsecutiveFailures != int64(c.failures) || n != b.countEvents(id, "promoted") {
 				t.Errorf("%+v, %d promoted", task, n)
 			}
 		}
@@ -289,12 +289,12 @@ func TestPromotion(t *testing.T) {
 		b := newBoard(t)
 		parent := b.createReady("alpha")
 		id := b.create(Task{Assignee: "alpha"}, parent)
-		b.exec("UPDATE tasks SET status = 'ready' WHERE id = ?", id)
+		b.execSQL("UPDATE tasks SET status = 'ready' WHERE id = ?", id)
 		_, err := b.Block(t.Context(), b.now, id, "needs a decision", 0)
 		must(t, err)
 		_, err = b.Complete(t.Context(), b.now, parent, Completion{})
 		must(t, err)
-		b.exec("INSERT INTO task_events (task_id, kind, created_at) VALUES (?, 'gave_up', 1)", id)
+		b.execSQL("INSERT INTO task_events (task_id, kind, created_at) VALUES (?, 'gave_up', 1)", id)
 		for range 5 {
 			b.tick()
 			b.checkStatus(id, Blocked)
@@ -305,14 +305,14 @@ func TestPromotion(t *testing.T) {
 	})
 	t.Run("a breaker's block recovers when the limit is raised", func(t *testing.T) {
 		b := newBoard(t)
-		b.runner.fail = errors.New("no")
+		b.runner.startError = errors.New("no")
 		id := b.createReady("alpha")
 		b.tick()
 		b.tick()
 		b.tick()
 		b.checkStatus(id, Blocked)
-		b.d.Config.FailureLimit = 3
-		b.runner.fail = nil
+		b.dispatcher.Config.FailureLimit = 3
+		b.runner.startError = nil
 		checkEqual(t, "spawned", spawnedIDs(b.tick()), id)
 	})
 	t.Run("archived parents count as finished everywhere", func(t *testing.T) { // The agent's own dispatcher treats archived parents differently.
@@ -344,9 +344,9 @@ func TestPromotion(t *testing.T) {
 // TestRespawnGuard checks the rows of the contract about the respawn guard, section 28.7.
 func TestRespawnGuard(t *testing.T) {
 	t.Parallel()
-	guarded := func(b *board, id string) string {
+	guarded := func(b *testBoard, id string) string {
 		b.t.Helper()
-		p := &pass{Dispatcher: b.d, ctx: b.t.Context(), now: b.now.Unix(), res: &Result{}}
+		p := &boardPass{Dispatcher: b.dispatcher, ctx: b.t.Context(), now: b.now.Unix(), res: &TickResult{}}
 		reason, _, err := p.holdReason(id, Ready)
 		must(b.t, err)
 		return reason
@@ -362,7 +362,7 @@ func TestRespawnGuard(t *testing.T) {
 		"Invalid API key": guardAuth, "pid 4290 not alive": "", "out of memory": "", "": "",
 	} {
 		id := b.createReady("alpha")
-		b.exec("UPDATE tasks SET last_failure_error = ? WHERE id = ?", text, id)
+		b.execSQL("UPDATE tasks SET last_failure_error = ? WHERE id = ?", text, id)
 		if got := guarded(b, id); got != want {
 			t.Errorf("%q: %q, not %q", text, got, want)
 		}
@@ -370,7 +370,7 @@ func TestRespawnGuard(t *testing.T) {
 	completed := func(ago int64) string {
 		id := b.createReady("alpha")
 		at := b.now.Unix() - ago
-		b.exec("INSERT INTO task_runs (task_id, status, outcome, started_at, ended_at) VALUES (?, 'done', 'completed', ?, ?)", id, at, at)
+		b.execSQL("INSERT INTO task_runs (task_id, status, outcome, started_at, ended_at) VALUES (?, 'done', 'completed', ?, ?)", id, at, at)
 		return id
 	}
 	if got := guarded(b, completed(60)); got != guardSuccess {
@@ -382,7 +382,7 @@ func TestRespawnGuard(t *testing.T) {
 	id := b.createReady("alpha")
 	_, err := b.AddComment(t.Context(), b.now, id, "alpha", "opened https://github.com/a/b/pull/12")
 	must(t, err)
-	if got := guarded(b, id); got != guardPR {
+	if got := guarded(b, id); got != guardActivePR {
 		t.Errorf("a pull request: %q", got)
 	}
 	b.advance(25 * time.Hour)
@@ -395,10 +395,10 @@ func TestRespawnGuardInATick(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	id, clean := b.createReady("alpha"), b.createReady("alpha")
-	b.exec("UPDATE tasks SET last_failure_error = '403 Forbidden' WHERE id = ?", id)
+	b.execSQL("UPDATE tasks SET last_failure_error = '403 Forbidden' WHERE id = ?", id)
 	r := b.dryTick()
 	checkEqual(t, "guarded in a dry run", r.RespawnGuarded, GuardedTask{id, guardAuth})
-	if b.count(id, "respawn_guarded") != 0 {
+	if b.countEvents(id, "respawn_guarded") != 0 {
 		t.Error("a dry run wrote an event")
 	}
 	r = b.tick()
@@ -406,12 +406,12 @@ func TestRespawnGuardInATick(t *testing.T) {
 	checkEqual(t, "spawned", spawnedIDs(r), clean)
 	checkEqual(t, "auto-blocked", r.AutoBlocked)
 	b.checkStatus(id, Ready)
-	if p := b.payload(id, "respawn_guarded"); p["reason"] != guardAuth {
+	if p := b.lastPayload(id, "respawn_guarded"); p["reason"] != guardAuth {
 		t.Errorf("%v", p)
 	}
 	b.tick()
 	b.tick()
-	if n := b.count(id, "respawn_guarded"); n != 1 { // The agent's own dispatcher differs: it writes one event for each pass.
+	if n := b.countEvents(id, "respawn_guarded"); n != 1 { // The agent's own dispatcher differs: it writes one event for each pass.
 		t.Errorf("%d events for one spell", n)
 	}
 }
@@ -428,11 +428,11 @@ func TestCooldown(t *testing.T) {
 			b := newBoard(t)
 			id := b.createReady("alpha")
 			b.tick()
-			b.exits(id, Exit{Code: 75})
-			b.d.Config.MaxSpawn = new(0)
+			b.reportExit(id, Exit{Code: 75})
+			b.dispatcher.Config.MaxSpawn = new(0)
 			b.env["HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS"] = value
 			b.tick()
-			b.d.Config.MaxSpawn = nil
+			b.dispatcher.Config.MaxSpawn = nil
 			b.advance(wait)
 			if r := b.tick(); (len(r.Spawned) == 1) != free { // The word quota in the failure text must not hold the task back longer.
 				t.Errorf("%q after %s: %+v", value, wait, r)
@@ -446,11 +446,11 @@ func TestAQuotaWallIsForgotten(t *testing.T) {
 	b := newBoard(t)
 	id := b.createReady("alpha")
 	b.tick()
-	b.exits(id, Exit{Code: 75})
+	b.reportExit(id, Exit{Code: 75})
 	b.tick()
-	b.advance(DefaultCooldown)
+	b.advance(DefaultRateLimitCooldown)
 	b.tick()
-	b.exits(id, Exit{Terminated: true}) // This attempt ends without an error text.
+	b.reportExit(id, Exit{Terminated: true}) // This attempt ends without an error text.
 	r := b.tick()
 	checkEqual(t, "released", r.Released, id)
 	checkEqual(t, "guarded", r.RespawnGuarded)
@@ -466,10 +466,10 @@ func TestCollect(t *testing.T) {
 	_, err := b.Complete(t.Context(), b.now, done, Completion{})
 	must(t, err)
 	old, young := b.paths.Log(done), b.paths.Log(open)
-	write0(t, old, []byte("x"))
-	write0(t, old+".1", []byte("x"))
-	write0(t, young, []byte("x"))
-	write0(t, filepath.Join(b.paths.Logs, "notes.txt"), []byte("x"))
+	writeTestFile(t, old, []byte("x"))
+	writeTestFile(t, old+".1", []byte("x"))
+	writeTestFile(t, young, []byte("x"))
+	writeTestFile(t, filepath.Join(b.paths.Logs, "notes.txt"), []byte("x"))
 	for _, file := range []string{old, old + ".1", filepath.Join(b.paths.Logs, "notes.txt")} {
 		must(t, os.Chtimes(file, b.now, b.now))
 	}

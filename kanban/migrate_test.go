@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// oldFile returns a board of an early version, with few columns, other names, and text keys.
-func oldFile(t *testing.T) string {
+// makeOldFile returns a board of an early version, with few columns, other names, and text keys.
+func makeOldFile(t *testing.T) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "kanban.db")
 	db, err := sql.Open("sqlite", path)
@@ -41,14 +41,14 @@ func oldFile(t *testing.T) string {
 }
 
 func TestMigration(t *testing.T) {
-	path := oldFile(t)
-	s, err := openAt(t, path)
+	path := makeOldFile(t)
+	s, err := openStoreAt(t, path)
 	must(t, err)
 	fresh := filepath.Join(t.TempDir(), "kanban.db")
-	f, err := openAt(t, fresh)
+	f, err := openStoreAt(t, fresh)
 	must(t, err)
 	_ = f
-	got, want := structure(t, path), structure(t, fresh)
+	got, want := readStructure(t, path), readStructure(t, fresh)
 	columns := got["tasks"].(map[string]any)
 	for _, left := range []string{"spawn_failures", "last_spawn_error"} {
 		if columns[left] == nil {
@@ -92,22 +92,22 @@ func TestMigration(t *testing.T) {
 	if must(t, err); len(backups) != 1 {
 		t.Fatalf("%q", backups)
 	}
-	if reason, err := s.integrity(t.Context(), backups[0]); reason != "" || err != nil {
+	if reason, err := s.checkIntegrity(t.Context(), backups[0]); reason != "" || err != nil {
 		t.Errorf("%s %v", reason, err)
 	}
-	old, err := connect(backups[0], "ro", time.Second)
+	old, err := openDatabase(backups[0], "ro", time.Second)
 	must(t, err)
 	defer old.Close()
 	kept, err := queryAll[string](t.Context(), old, "SELECT id FROM task_comments ORDER BY created_at")
 	must(t, err)
 	checkEqual(t, "the copy", kept, "c_b", "c_a")
 
-	before := dump(t, s, "sqlite_master", "tasks", "task_events", "task_runs")
+	before := dumpTables(t, s, "sqlite_master", "tasks", "task_events", "task_runs")
 	must(t, s.Close())
-	reopen()
-	s, err = openAt(t, path)
+	clearCheckedFiles()
+	s, err = openStoreAt(t, path)
 	must(t, err)
-	if after := dump(t, s, "sqlite_master", "tasks", "task_events", "task_runs"); after != before {
+	if after := dumpTables(t, s, "sqlite_master", "tasks", "task_events", "task_runs"); after != before {
 		t.Errorf("a second migration changed\n%sinto\n%s", before, after)
 	}
 	if again, _ := filepath.Glob(path + ".migration.*.bak"); len(again) != 1 {
@@ -116,7 +116,7 @@ func TestMigration(t *testing.T) {
 }
 
 func TestMigrationOfRunsWithTextKeys(t *testing.T) {
-	path := oldFile(t)
+	path := makeOldFile(t)
 	db, err := sql.Open("sqlite", path)
 	must(t, err)
 	for _, stmt := range []string{
@@ -129,7 +129,7 @@ func TestMigrationOfRunsWithTextKeys(t *testing.T) {
 		must(t, err)
 	}
 	must(t, db.Close())
-	s, err := openAt(t, path)
+	s, err := openStoreAt(t, path)
 	must(t, err)
 	runs, err := s.Runs(t.Context(), "t_00000002")
 	must(t, err)
@@ -141,11 +141,11 @@ func TestMigrationOfRunsWithTextKeys(t *testing.T) {
 
 func TestConcurrentMigration(t *testing.T) {
 	for range 3 {
-		path := oldFile(t)
+		path := makeOldFile(t)
 		var wait sync.WaitGroup
 		for range 4 {
 			wait.Go(func() {
-				s := &Store{paths: Paths{DB: path}, opt: Options{Env: env{}.get, Log: newTestLog(t), BusyTimeout: time.Minute, initWait: 1}}
+				s := &Store{paths: Paths{DB: path}, opt: Options{Env: testEnv{}.get, Log: newTestLog(t), BusyTimeout: time.Minute, initLockTimeout: 1}}
 				defer s.Close()
 				if err := s.connectFile(t.Context(), "rwc"); err != nil {
 					t.Error(err)
@@ -158,8 +158,8 @@ func TestConcurrentMigration(t *testing.T) {
 			})
 		}
 		wait.Wait()
-		reopen()
-		s, err := openAt(t, path)
+		clearCheckedFiles()
+		s, err := openStoreAt(t, path)
 		must(t, err)
 		checkIntegrity(t, s)
 		n, err := queryAll[int](t.Context(), s.db, "SELECT count(*) FROM task_comments")
@@ -170,9 +170,9 @@ func TestConcurrentMigration(t *testing.T) {
 }
 
 func TestMigrationWithoutRoomForACopy(t *testing.T) {
-	dir := smallDisk(t, "400k")
+	dir := mountSmallDisk(t, "400k")
 	path := filepath.Join(dir, "kanban.db")
-	must(t, copyFile(oldFile(t), path))
+	must(t, copyFile(makeOldFile(t), path))
 	db, err := sql.Open("sqlite", path)
 	must(t, err)
 	for range 10 {
@@ -182,7 +182,7 @@ func TestMigrationWithoutRoomForACopy(t *testing.T) {
 	must(t, db.Close())
 	sum, err := hashFile(path)
 	must(t, err)
-	_, err = openAt(t, path)
+	_, err = openStoreAt(t, path)
 	if err == nil || !strings.Contains(err.Error(), "cannot copy it first") {
 		t.Errorf("%v", err)
 	}
@@ -200,20 +200,20 @@ func TestMigrationWithoutRoomForACopy(t *testing.T) {
 
 func TestEmptyFileAndHalfSchema(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kanban.db")
-	write0(t, path, nil)
-	s, err := openAt(t, path)
+	writeTestFile(t, path, nil)
+	s, err := openStoreAt(t, path)
 	must(t, err)
 	for _, name := range []string{"task_attachments", "kanban_notify_subs"} {
 		_, err := s.db.Exec(fmt.Sprintf("DROP TABLE %s", name))
 		must(t, err)
 	}
 	must(t, s.Close())
-	reopen()
-	s, err = openAt(t, path)
+	clearCheckedFiles()
+	s, err = openStoreAt(t, path)
 	must(t, err)
 	sh, err := readSchema(t.Context(), s.db)
 	must(t, err)
-	if complete, old := sh.complete(); !complete || old {
+	if complete, old := sh.checkComplete(); !complete || old {
 		t.Error("not complete")
 	}
 	if names, _ := filepath.Glob(path + ".migration*"); len(names) > 0 {

@@ -32,9 +32,9 @@ type Options struct {
 	Toolsets    []string      // Names of toolsets, which Create refuses as names of skills.
 	SkipCheck   bool          // Skip the integrity check of the whole file at the first open in this process.
 
-	initWait  time.Duration      // Maximum wait for the initLock; only tests set it.
-	crashHook func(string) error // Called at each [Store.crashPoint]; only tests set it.
-	Log       *slog.Logger       // Log for warnings; nil: slog.Default.
+	initLockTimeout time.Duration      // Maximum wait for the initLock; only tests set it.
+	crashHook       func(string) error // Called at each [Store.crashPoint]; only tests set it.
+	Log             *slog.Logger       // Log for warnings; nil: slog.Default.
 }
 
 // Store is one open board. Several goroutines may use it at a time. Each call is at most one transaction.
@@ -44,7 +44,7 @@ type Store struct {
 	walFiles   [2]fs.FileInfo // Write-ahead log and index when the board was opened; nil: the file did not exist.
 	paths      Paths
 	opt        Options
-	heldLock   *Lock // Tick lock that the dispatcher keeps between passes; nil: none.
+	tickLock   *Lock // Tick lock that the dispatcher keeps between passes; nil: none.
 }
 
 // crashPoint marks a place at which a test can make the process die. The tests prove that the board survives this.
@@ -55,9 +55,9 @@ func (s *Store) crashPoint(name string) error {
 	return s.opt.crashHook(name)
 }
 
-// maxInitWait limits how long Open waits while another process checks and migrates the file. After that time, Open does the
+// maxInitLockWait limits how long Open waits while another process checks and migrates the file. After that time, Open does the
 // same itself without the lock. This is safe, because a step that is done twice has no further effect.
-const maxInitWait = 10 * time.Second
+const maxInitLockWait = 10 * time.Second
 
 // checkedFiles maps the path of each file that this process has checked and migrated to its fs.FileInfo, so that it does so
 // only once. If another file has replaced a known file, Open checks the new file.
@@ -82,7 +82,7 @@ func Open(ctx context.Context, paths Paths, opt Options) (*Store, error) {
 		}
 		opt.Host = host
 	}
-	opt.initWait = cmp.Or(opt.initWait, maxInitWait)
+	opt.initLockTimeout = cmp.Or(opt.initLockTimeout, maxInitLockWait)
 	opt.PID = cmp.Or(opt.PID, os.Getpid())
 	s := &Store{paths: paths, opt: opt}
 	if err := s.open(ctx); err != nil {
@@ -112,7 +112,7 @@ func (s *Store) open(ctx context.Context) error {
 	if lock := s.lockInit(ctx); lock != nil {
 		defer lock.Release()
 	}
-	if err := s.check(ctx); err != nil {
+	if err := s.checkFile(ctx); err != nil {
 		return err
 	}
 	if err := s.connectFile(ctx, "rwc"); err != nil {
@@ -157,7 +157,7 @@ func (s *Store) openReadOnly(ctx context.Context, empty bool) error {
 
 // connectFile connects to the file. The mode "rwc" creates a missing file.
 func (s *Store) connectFile(ctx context.Context, mode string) (err error) {
-	if s.db, err = connect(s.paths.DB, mode, s.opt.BusyTimeout); err == nil {
+	if s.db, err = openDatabase(s.paths.DB, mode, s.opt.BusyTimeout); err == nil {
 		_, err = queryFirst[int](ctx, s.db, "SELECT count(*) FROM sqlite_master")
 	}
 	if err == nil {
@@ -174,9 +174,9 @@ func (s *Store) cannotOpen(err error) error {
 }
 
 // lockInit takes the lock for checking and migrating the file, see [Paths.initLock]. It returns nil if another process, or
-// another goroutine of this process, holds the lock for longer than maxInitWait.
+// another goroutine of this process, holds the lock for longer than maxInitLockWait.
 func (s *Store) lockInit(ctx context.Context) *Lock {
-	ctx, cancel := context.WithTimeout(ctx, s.opt.initWait)
+	ctx, cancel := context.WithTimeout(ctx, s.opt.initLockTimeout)
 	defer cancel()
 	for {
 		lock, held, err := TryLock(s.paths.initLock())
@@ -220,8 +220,8 @@ func (s *Store) Close() error {
 	if s.lengthFile != nil {
 		err = errors.Join(err, s.lengthFile.Close())
 	}
-	if s.heldLock != nil {
-		s.heldLock.Release()
+	if s.tickLock != nil {
+		s.tickLock.Release()
 	}
 	return err
 }

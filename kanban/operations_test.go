@@ -33,13 +33,13 @@ func TestCreate(t *testing.T) {
 		!strings.Contains(err.Error(), "web") || !strings.Contains(err.Error(), "file") || strings.Contains(err.Error(), `"ok"`) {
 		t.Errorf("toolsets: %v", err)
 	}
-	tasks, err := b.Tasks(t.Context(), Filter{})
+	tasks, err := b.Tasks(t.Context(), TaskFilter{})
 	if must(t, err); len(tasks) != 0 {
 		t.Errorf("%d tasks were made", len(tasks))
 	}
 
 	parent := b.create(Task{Title: " A \n", Assignee: " Alpha ", CreatedBy: "user", Skills: []string{" s ", "s", ""}})
-	if task := b.task(parent); task.Title != "A" || task.Assignee != "alpha" || task.WorkspaceKind != Scratch || task.Status != Ready ||
+	if task := b.task(parent); task.Title != "A" || task.Assignee != "alpha" || task.WorkspaceKind != WorkspaceScratch || task.Status != Ready ||
 		!regexp.MustCompile(`^t_[0-9a-f]{8}$`).MatchString(task.ID) {
 		t.Errorf("%+v", task)
 	}
@@ -54,7 +54,7 @@ func TestCreate(t *testing.T) {
 	}
 
 	b.opt.Workdir = "/srv/repo"
-	if task := b.task(b.create(Task{WorkspaceKind: Dir})); task.WorkspacePath != "/srv/repo" {
+	if task := b.task(b.create(Task{WorkspaceKind: WorkspaceDir})); task.WorkspacePath != "/srv/repo" {
 		t.Errorf("%+v", task)
 	}
 	if task := b.task(b.create(Task{})); task.WorkspacePath != "" {
@@ -96,7 +96,7 @@ func TestAssignAndLink(t *testing.T) {
 	must(t, b.Link(t.Context(), b.now, y, z))
 	b.checkStatus(y, Todo)
 	b.checkStatus(z, Todo)
-	if n := b.count(z, "linked"); n != 1 {
+	if n := b.countEvents(z, "linked"); n != 1 {
 		t.Errorf("%d linked events", n)
 	}
 	if got := b.events(y)[1].Payload; got != `{"parent": "`+x+`", "child": "`+y+`"}` {
@@ -130,7 +130,7 @@ func TestComplete(t *testing.T) {
 		if status == Running {
 			b.claim(id)
 		} else {
-			b.exec("UPDATE tasks SET status = ? WHERE id = ?", status, id)
+			b.execSQL("UPDATE tasks SET status = ? WHERE id = ?", status, id)
 		}
 		if ok, err := b.Complete(t.Context(), b.now, id, Completion{}); ok != want || err != nil {
 			t.Errorf("%s: %v %v", status, ok, err)
@@ -151,7 +151,7 @@ func TestComplete(t *testing.T) {
 		t.Fatalf("%v", err)
 	}
 	b.checkStatus(id, Ready)
-	if p := b.payload(id, "completion_blocked_hallucination"); len(p["phantom_cards"].([]any)) != 2 || p["summary_preview"] != "x" {
+	if p := b.lastPayload(id, "completion_blocked_hallucination"); len(p["phantom_cards"].([]any)) != 2 || p["summary_preview"] != "x" {
 		t.Errorf("%v", p)
 	}
 	summary := strings.Repeat("s", 500) + "\nsee t_deadbeef and " + made
@@ -167,7 +167,7 @@ func TestComplete(t *testing.T) {
 			t.Errorf("payload %s", e.Payload)
 		}
 	}
-	if p := b.payload(id, "suspected_hallucinated_references"); p["source"] != "summary" || len(p["phantom_refs"].([]any)) != 1 {
+	if p := b.lastPayload(id, "suspected_hallucinated_references"); p["source"] != "summary" || len(p["phantom_refs"].([]any)) != 1 {
 		t.Errorf("%v", p)
 	}
 	if run := b.lastRun(id); run.Outcome != "completed" || run.Status != "done" || run.StartedAt != run.EndedAt || run.Metadata != `{"a":1}` || run.Summary != summary {
@@ -183,7 +183,7 @@ func TestAside(t *testing.T) {
 	id := b.createReady("alpha")
 	b.claim(id)
 	ok, err := b.Block(t.Context(), b.now, id, "why?", 0)
-	if must(t, err); !ok || b.lastRun(id).Outcome != "blocked" || b.payload(id, "blocked")["reason"] != "why?" {
+	if must(t, err); !ok || b.lastRun(id).Outcome != "blocked" || b.lastPayload(id, "blocked")["reason"] != "why?" {
 		t.Errorf("%v %+v", ok, b.lastRun(id))
 	}
 	if ok, _ := b.Block(t.Context(), b.now, id, "again", 0); ok {
@@ -198,7 +198,7 @@ func TestAside(t *testing.T) {
 	parent := b.createReady("orion-cc")
 	must(t, b.Link(t.Context(), b.now, parent, id))
 	ok, err = b.Unblock(t.Context(), b.now, id)
-	if must(t, err); !ok || b.payload(id, "unblocked")["status"] != "todo" {
+	if must(t, err); !ok || b.lastPayload(id, "unblocked")["status"] != "todo" {
 		t.Error("not unblocked to todo")
 	}
 	b.checkStatus(id, Todo)
@@ -212,7 +212,7 @@ func TestAside(t *testing.T) {
 	b.checkStatus(id, Todo)
 	must(t, b.Promote(t.Context(), b.now, id, PromoteOptions{Force: true, Actor: "me", Reason: "now"}))
 	b.checkStatus(id, Ready)
-	if p := b.payload(id, "promoted_manual"); p["actor"] != "me" || p["reason"] != "now" || p["forced"] != true {
+	if p := b.lastPayload(id, "promoted_manual"); p["actor"] != "me" || p["reason"] != "now" || p["forced"] != true {
 		t.Errorf("%v", p)
 	}
 	if err := b.Promote(t.Context(), b.now, id, PromoteOptions{}); err == nil {
@@ -231,7 +231,7 @@ func TestArchiveAndDelete(t *testing.T) {
 	b.claim(id)
 	_, err := b.AddComment(t.Context(), b.now, id, "user", " hello ")
 	must(t, err)
-	if p := b.payload(id, "commented"); p["author"] != "user" || p["len"] != 5.0 {
+	if p := b.lastPayload(id, "commented"); p["author"] != "user" || p["len"] != 5.0 {
 		t.Errorf("%v", p)
 	}
 	for _, bad := range [][2]string{{"", "x"}, {"x", " "}} {
@@ -251,8 +251,8 @@ func TestArchiveAndDelete(t *testing.T) {
 		t.Error("archived twice")
 	}
 	b.checkIntegrity()
-	b.exec("INSERT INTO task_attachments (task_id, filename, stored_path, created_at) VALUES (?, 'f', 'f', 1)", id)
-	b.exec("INSERT INTO kanban_notify_subs (task_id, platform, chat_id, created_at) VALUES (?, 'p', 'c', 1)", id)
+	b.execSQL("INSERT INTO task_attachments (task_id, filename, stored_path, created_at) VALUES (?, 'f', 'f', 1)", id)
+	b.execSQL("INSERT INTO kanban_notify_subs (task_id, platform, chat_id, created_at) VALUES (?, 'p', 'c', 1)", id)
 	ok, err = b.DeleteArchived(t.Context(), id)
 	if must(t, err); !ok {
 		t.Error("not deleted")
@@ -275,18 +275,18 @@ func TestEditAndStats(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	id := b.createReady("alpha")
-	ok, err := b.Edit(t.Context(), b.now, id, Edit{Title: new(" new "), Priority: new(int64(3))})
+	ok, err := b.Edit(t.Context(), b.now, id, TaskEdit{Title: new(" new "), Priority: new(int64(3))})
 	if must(t, err); !ok || b.task(id).Title != "new" || b.task(id).Priority != 3 {
 		t.Errorf("%v %+v", ok, b.task(id))
 	}
 	checkEqual(t, "events", b.eventKinds(id), "created", "edited", "reprioritized")
-	if _, err := b.Edit(t.Context(), b.now, id, Edit{Title: new(" ")}); err == nil {
+	if _, err := b.Edit(t.Context(), b.now, id, TaskEdit{Title: new(" ")}); err == nil {
 		t.Error("a blank title was taken")
 	}
-	if ok, err := b.Edit(t.Context(), b.now, "t_00000000", Edit{Title: new("x")}); ok || err != nil {
+	if ok, err := b.Edit(t.Context(), b.now, "t_00000000", TaskEdit{Title: new("x")}); ok || err != nil {
 		t.Errorf("%v %v", ok, err)
 	}
-	b.run(b.createReady("alpha"), 71, true)
+	b.claimForPID(b.createReady("alpha"), 71, true)
 	b.createReady("")
 	b.advance(time.Minute)
 	st, err := b.Stats(t.Context(), b.now)
@@ -294,7 +294,7 @@ func TestEditAndStats(t *testing.T) {
 	if st.ByStatus[Ready] != 2 || st.ByStatus[Running] != 1 || st.ByAssignee["alpha"][Running] != 1 || st.OldestAge == nil || *st.OldestAge != 63 {
 		t.Errorf("%+v", st)
 	}
-	list, err := b.Tasks(t.Context(), Filter{Status: Ready, Assignee: "alpha"})
+	list, err := b.Tasks(t.Context(), TaskFilter{Status: Ready, Assignee: "alpha"})
 	if must(t, err); len(list) != 1 || list[0].ID != id {
 		t.Errorf("%+v", list)
 	}

@@ -37,7 +37,7 @@ func TestAFifoOrADeviceInPlaceOfAFileStopsNobody(t *testing.T) {
 			t.Errorf("%+v", m)
 		}
 		_, _, err := ReadConfig(filepath.Join(root, "config.yaml"))
-		_, failed := openAt(t, filepath.Join(root, "kanban/boards/side/kanban.db"))
+		_, failed := openStoreAt(t, filepath.Join(root, "kanban/boards/side/kanban.db"))
 		_, unread := Paths{Logs: root}.TailLog("x", 0)
 		for _, err := range []error{err, failed, unread} {
 			if err == nil || !strings.Contains(err.Error(), "no regular file") {
@@ -59,7 +59,7 @@ func readAll(t *testing.T, path string) string {
 func TestALongLineInTheLedgerHidesNoWorker(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	write0(t, b.paths.ledgerPath(), bytes.Repeat([]byte("x"), 200_000))
+	writeTestFile(t, b.paths.ledgerPath(), bytes.Repeat([]byte("x"), 200_000))
 	id := b.createReady("alpha")
 	b.tick()
 	if run := b.task(id).CurrentRunID; readLedger(b.paths.ledgerPath()).runs[run].Task != id {
@@ -74,13 +74,13 @@ func TestNoRowMakesTheDispatcherEndItself(t *testing.T) {
 	b := newBoard(t)
 	pids := []int{os.Getpid(), 1, -1}
 	for _, pid := range pids {
-		b.run(b.createReady("alpha"), pid, true)
+		b.claimForPID(b.createReady("alpha"), pid, true)
 	}
 	b.advance(2 * time.Hour)
-	b.d.Config.MaxSpawn = new(0)
+	b.dispatcher.Config.MaxSpawn = new(0)
 	b.tick()
 	checkEqual(t, "signals", b.procs.signals)
-	if list, err := b.Tasks(t.Context(), Filter{Status: Running}); err != nil || len(list) > 0 {
+	if list, err := b.Tasks(t.Context(), TaskFilter{Status: Running}); err != nil || len(list) > 0 {
 		t.Errorf("%v: %d still stand", err, len(list))
 	}
 }
@@ -90,11 +90,11 @@ func TestNoRowMakesTheDispatcherEndItself(t *testing.T) {
 func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	b.d.Backoff = time.Minute
+	b.dispatcher.Backoff = time.Minute
 	failed, done, talked, left := b.createReady("alpha"), b.createReady("alpha"), b.createReady("alpha"), b.createReady("beta")
 	b.runner.reportsStarted = true
 	b.tick()
-	b.exits(failed, Exit{Code: 1})
+	b.reportExit(failed, Exit{Code: 1})
 	b.tick()
 	for _, id := range []string{done, talked, left} {
 		_, err := b.Complete(t.Context(), b.now, id, Completion{Summary: "x"})
@@ -102,8 +102,8 @@ func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 	}
 	_, err := b.AddComment(t.Context(), b.now, talked, "me", "https://github.com/a/b/pull/1")
 	must(t, err)
-	b.exec("DELETE FROM task_runs WHERE task_id = ?", talked)
-	b.exec("UPDATE tasks SET status = 'ready' WHERE id IN (?, ?)", done, talked)
+	b.execSQL("DELETE FROM task_runs WHERE task_id = ?", talked)
+	b.execSQL("UPDATE tasks SET status = 'ready' WHERE id IN (?, ?)", done, talked)
 	leaves := b.runner.pid(left)
 	b.advance(-365 * 24 * time.Hour)
 	checkEqual(t, "spawned", spawnedIDs(b.tick()), failed, done, talked)
@@ -118,7 +118,7 @@ func TestAWorkspaceMayEndWithASlash(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	dir := filepath.Join(t.TempDir(), "work")
-	id := b.create(Task{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: dir + "/"})
+	id := b.create(Task{Assignee: "alpha", WorkspaceKind: WorkspaceDir, WorkspacePath: dir + "/"})
 	b.tick()
 	if got := b.runner.jobs[0].Dir; got != dir || b.task(id).WorkspacePath != dir {
 		t.Errorf("%s, and the task has %s", got, b.task(id).WorkspacePath)
@@ -147,9 +147,9 @@ func TestATaskThatBeganAtNoTimeGoesOn(t *testing.T) {
 	b := newBoard(t)
 	id := b.createReady("alpha")
 	b.claim(id)
-	b.exec("UPDATE tasks SET worker_pid = 4194305, claim_expires = 9223372036854775807, started_at = -9223372036854775808 WHERE id = ?", id)
-	b.exec("UPDATE task_runs SET started_at = -9223372036854775808")
-	b.d.Procs = realProcesses{}
+	b.execSQL("UPDATE tasks SET worker_pid = 4194305, claim_expires = 9223372036854775807, started_at = -9223372036854775808 WHERE id = ?", id)
+	b.execSQL("UPDATE task_runs SET started_at = -9223372036854775808")
+	b.dispatcher.Procs = realProcesses{}
 	checkEqual(t, "crashed", b.tick().Crashed, id)
 }
 
@@ -158,8 +158,8 @@ func TestATaskThatBeganAtNoTimeGoesOn(t *testing.T) {
 func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
-	b.d.Procs = realProcesses{}
-	b.d.Config.MaxSpawn = new(0)
+	b.dispatcher.Procs = realProcesses{}
+	b.dispatcher.Config.MaxSpawn = new(0)
 	sleep := func(vars ...string) *exec.Cmd {
 		cmd := exec.Command("sleep", "1000")
 		cmd.Env = append(os.Environ(), vars...)
@@ -174,16 +174,16 @@ func TestNoRowMakesTheDispatcherEndAnotherProcess(t *testing.T) {
 	strangers := []*exec.Cmd{sleep(), sleep("HERMES_KANBAN_TASK=" + own), sleep("X=HERMES_KANBAN_TASK=" + reclaimed), sleep()}
 	worker := sleep("HERMES_KANBAN_TASK=" + own)
 	for i, id := range []string{expired, over, reclaimed} {
-		b.run(id, strangers[i].Process.Pid, true)
+		b.claimForPID(id, strangers[i].Process.Pid, true)
 	}
-	b.run(own, worker.Process.Pid, true)
-	b.exec("UPDATE tasks SET claim_expires = 1, last_heartbeat_at = 1 WHERE id IN (?, ?)", expired, own)
-	b.exec("UPDATE tasks SET max_runtime_seconds = 1 WHERE id = ?", over)
+	b.claimForPID(own, worker.Process.Pid, true)
+	b.execSQL("UPDATE tasks SET claim_expires = 1, last_heartbeat_at = 1 WHERE id IN (?, ?)", expired, own)
+	b.execSQL("UPDATE tasks SET max_runtime_seconds = 1 WHERE id = ?", over)
 	pid := strangers[3].Process.Pid
 	must(t, readLedger(b.paths.ledgerPath()).add(workerRecord{
-		Run: 99, Task: left, Host: testHost, Worker: Worker{PID: pid, Start: realProcesses{}.Start(pid), Boot: currentInstance()},
+		Run: 99, Task: left, Host: testHost, Worker: Worker{PID: pid, StartTime: realProcesses{}.StartTime(pid), BootID: currentContainerID()},
 	}))
-	ok, err := b.d.Reclaim(t.Context(), b.now, reclaimed, "")
+	ok, err := b.dispatcher.Reclaim(t.Context(), b.now, reclaimed, "")
 	if must(t, err); !ok {
 		t.Error("not reclaimed")
 	}
@@ -213,7 +213,7 @@ func TestAPathAsIDLeadsNowhere(t *testing.T) {
 	b := newBoard(t)
 	ids := []string{"../../stolen", "..", "/tmp/x", "a/b"}
 	for _, id := range ids {
-		b.exec("INSERT INTO tasks (id, title, assignee, status, created_at) VALUES (?, 'x', 'alpha', 'ready', 1)", id)
+		b.execSQL("INSERT INTO tasks (id, title, assignee, status, created_at) VALUES (?, 'x', 'alpha', 'ready', 1)", id)
 	}
 	good := b.createReady("alpha")
 	checkEqual(t, "spawned", spawnedIDs(b.tick()), good)
@@ -245,7 +245,7 @@ func TestADamagedBoardNamesTheDoctor(t *testing.T) {
 	if _, err = Open(t.Context(), b.paths, Options{Env: b.env.get, Host: testHost, SkipCheck: true}); err == nil {
 		t.Fatal("the board opens")
 	}
-	if why := Explain(err); !strings.Contains(why, "damaged (") || !strings.Contains(why, "; see: hinit kanban doctor") {
+	if why := ExplainFileError(err); !strings.Contains(why, "damaged (") || !strings.Contains(why, "; see: hinit kanban doctor") {
 		t.Errorf("%s", why)
 	}
 }

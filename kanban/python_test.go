@@ -13,8 +13,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// python returns a command that runs the Python program that also writes the board.
-func python(t *testing.T, args ...string) *exec.Cmd {
+// pythonCmd returns a command that runs the Python program that also writes the board.
+func pythonCmd(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	path, err := exec.LookPath("python3")
 	if err != nil {
@@ -28,7 +28,7 @@ func python(t *testing.T, args ...string) *exec.Cmd {
 
 func pythonOutput(t *testing.T, args ...string) string {
 	t.Helper()
-	cmd := python(t, args...)
+	cmd := pythonCmd(t, args...)
 	cmd.Stderr = t.Output()
 	out, err := cmd.Output()
 	must(t, err)
@@ -50,7 +50,7 @@ func TestPythonSharesTheFile(t *testing.T) {
 	}
 	b.checkStatus(id, Ready)
 
-	s, err := Open(t.Context(), Paths{DB: theirs}, Options{Env: env{}.get})
+	s, err := Open(t.Context(), Paths{DB: theirs}, Options{Env: testEnv{}.get})
 	must(t, err)
 	defer s.Close()
 	_, err = s.Create(t.Context(), time.Unix(1, 0), Task{Title: "x"})
@@ -71,7 +71,7 @@ func TestPythonSharesTheLocks(t *testing.T) {
 	for _, kind := range []string{"flock", "lockf"} {
 		b := newBoard(t)
 		id := b.createReady("alpha")
-		cmd := python(t, kind, b.paths.TickLock())
+		cmd := pythonCmd(t, kind, b.paths.TickLock())
 		in, err := cmd.StdinPipe()
 		must(t, err)
 		out, err := cmd.StdoutPipe()
@@ -111,7 +111,7 @@ func TestPythonWritesTheSameJSON(t *testing.T) {
 	for _, v := range cases {
 		in.WriteString(encodeLikePython(v) + "\n")
 	}
-	cmd := python(t, "json")
+	cmd := pythonCmd(t, "json")
 	cmd.Stdin = strings.NewReader(in.String())
 	out, err := cmd.Output()
 	must(t, err)
@@ -120,8 +120,8 @@ func TestPythonWritesTheSameJSON(t *testing.T) {
 	}
 }
 
-// structure returns the types and indexes of a file, without their order.
-func structure(t *testing.T, path string) map[string]any {
+// readStructure returns the types and indexes of a file, without their order.
+func readStructure(t *testing.T, path string) map[string]any {
 	t.Helper()
 	var m map[string]any
 	must(t, json.Unmarshal([]byte(pythonOutput(t, "check", path)), &m))

@@ -15,19 +15,19 @@ func TestARowWithoutAnIDStoppedTheBoard(t *testing.T) {
 	t.Parallel()
 	for _, status := range Statuses {
 		b := newBoard(t)
-		b.d.Backoff = 60e9
+		b.dispatcher.Backoff = 60e9
 		id := b.createReady("alpha")
-		b.exec("INSERT INTO tasks (id, title, status, assignee, created_at, priority) VALUES (NULL, 'x', ?, 'alpha', 1, 9)", status)
-		b.exec("INSERT INTO task_links (parent_id, child_id) VALUES ('none', 'none')")
-		if r, err := b.d.Tick(t.Context(), b.now, TickOptions{}); err != nil || len(spawnedIDs(r)) != 1 || spawnedIDs(r)[0] != id {
+		b.execSQL("INSERT INTO tasks (id, title, status, assignee, created_at, priority) VALUES (NULL, 'x', ?, 'alpha', 1, 9)", status)
+		b.execSQL("INSERT INTO task_links (parent_id, child_id) VALUES ('none', 'none')")
+		if r, err := b.dispatcher.Tick(t.Context(), b.now, TickOptions{}); err != nil || len(spawnedIDs(r)) != 1 || spawnedIDs(r)[0] != id {
 			t.Errorf("%s: %v, %v", status, spawnedIDs(r), err)
 		}
-		if _, err := b.d.Next(t.Context(), b.now); err != nil {
+		if _, err := b.dispatcher.NextPassTime(t.Context(), b.now); err != nil {
 			t.Errorf("%s: the next pass: %v", status, err)
 		}
 		for _, f := range []func() error{
 			func() error { _, err := b.Stats(t.Context(), b.now); return err },
-			func() error { _, err := b.Tasks(t.Context(), Filter{}); return err },
+			func() error { _, err := b.Tasks(t.Context(), TaskFilter{}); return err },
 		} {
 			if err := f(); err != nil {
 				t.Errorf("%s: %v", status, err)
@@ -44,7 +44,7 @@ func TestTheSameRequestMadeTwoTasks(t *testing.T) {
 	ids := make(chan string, 8)
 	for range cap(ids) {
 		go func() {
-			s, err := openAt(t, b.paths.DB)
+			s, err := openStoreAt(t, b.paths.DB)
 			if err != nil {
 				t.Error(err)
 				ids <- ""
@@ -72,9 +72,9 @@ func TestADamagedBoardFilledTheVolumeWithCopies(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kanban.db")
 	makeLargeBoard(t, path)
 	for fill := range byte(2 * corruptCopies) {
-		corrupt(t, path, 0xf0+fill)
-		reopen()
-		_, err := openAt(t, path)
+		corruptPage(t, path, 0xf0+fill)
+		clearCheckedFiles()
+		_, err := openStoreAt(t, path)
 		if bad := (*CorruptError)(nil); !errors.As(err, &bad) || (bad.Backup == "") != (fill >= corruptCopies) {
 			t.Errorf("after damage %d: %v", fill+1, err)
 		}
@@ -95,12 +95,12 @@ func TestARowKeptTheDispatcherBusy(t *testing.T) {
 		b.runner.reportsStarted = true
 		b.createReady("alpha")
 		b.tick()
-		b.exec("UPDATE tasks SET " + set)
+		b.execSQL("UPDATE tasks SET " + set)
 		for range 3 {
 			b.advance(20 * time.Minute)
 			b.tick()
 		}
-		if next, err := b.d.Next(t.Context(), b.now); err != nil || !next.IsZero() && next.Sub(b.now) < DefaultInterval {
+		if next, err := b.dispatcher.NextPassTime(t.Context(), b.now); err != nil || !next.IsZero() && next.Sub(b.now) < DefaultPassInterval {
 			t.Errorf("%s: the next pass is in %s; %v", set, next.Sub(b.now), err)
 		}
 	}
@@ -112,7 +112,7 @@ func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 	t.Parallel()
 	b := newBoard(t)
 	b.now = time.Now()
-	b.d.Config.StaleTimeout = 4 * time.Hour
+	b.dispatcher.Config.StaleTimeout = 4 * time.Hour
 	b.runner.reportsStarted = true
 	me, err := procstat.Read(os.Getpid())
 	must(t, err)
@@ -120,9 +120,9 @@ func TestAWorkerWasEndedBecauseTheClockWasSetForward(t *testing.T) {
 	id := b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(3600))})
 	b.tick()
 	run := b.task(id).CurrentRunID
-	b.runner.known[run] = WorkerReport{Liveness: Alive, Worker: Worker{PID: b.runner.pid(id), Start: me.Start}}
-	b.exec("UPDATE task_runs SET started_at = started_at - 86400, claim_expires = claim_expires - 86400")
-	b.exec("UPDATE tasks SET started_at = started_at - 86400, claim_expires = claim_expires - 86400")
+	b.runner.reportsByRun[run] = WorkerReport{Liveness: Alive, Worker: Worker{PID: b.runner.pid(id), StartTime: me.Start}}
+	b.execSQL("UPDATE task_runs SET started_at = started_at - 86400, claim_expires = claim_expires - 86400")
+	b.execSQL("UPDATE tasks SET started_at = started_at - 86400, claim_expires = claim_expires - 86400")
 	b.now = time.Now()
 	if r := b.tick(); len(r.TimedOut)+len(r.Stale)+r.Reclaimed > 0 || b.task(id).CurrentRunID != run {
 		t.Errorf("%+v", r)
@@ -141,9 +141,9 @@ func TestAClockThatWasSetBackDidNotProlongTheRuntime(t *testing.T) {
 	must(t, err)
 	id := b.create(Task{Assignee: "alpha", MaxRuntimeSeconds: new(int64(3600))})
 	b.tick()
-	b.runner.known[b.task(id).CurrentRunID] = WorkerReport{Liveness: Alive, Worker: Worker{PID: b.runner.pid(id), Start: me.Start}}
+	b.runner.reportsByRun[b.task(id).CurrentRunID] = WorkerReport{Liveness: Alive, Worker: Worker{PID: b.runner.pid(id), StartTime: me.Start}}
 	began := procstat.StartedAt(me.Start)
-	b.exec("UPDATE task_runs SET started_at = ?", began.Add(24*time.Hour).Unix())
+	b.execSQL("UPDATE task_runs SET started_at = ?", began.Add(24*time.Hour).Unix())
 	b.now = began.Add(time.Hour - time.Minute)
 	checkEqual(t, "too early", b.tick().TimedOut)
 	b.now = began.Add(time.Hour + 2*time.Second)

@@ -57,7 +57,7 @@ type WorkerJob struct {
 	Profile string
 	Options []string          // Arguments that depend on the task: --skills, -m and --toolsets with their values.
 	Dir     string            // Working directory; empty: the dispatcher's.
-	Vars    map[string]string // Environment variables of this worker.
+	EnvVars map[string]string // Environment variables of this worker.
 	Log     string            // Path of the log, which the dispatcher has rotated; its directory exists.
 }
 
@@ -72,9 +72,9 @@ type RunRef struct {
 
 // Worker identifies a process, even after the kernel has given its pid to another process.
 type Worker struct {
-	PID   int    // Process ID; 0: not known.
-	Start uint64 // Start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known.
-	Boot  string // Boot and container in which the process runs, see [currentInstance]; empty: not known.
+	PID       int    // Process ID; 0: not known.
+	StartTime uint64 `json:"Start"` // Start time in clock ticks since boot, field 22 of /proc/PID/stat; 0: not known.
+	BootID    string `json:"Boot"`  // Boot and container in which the process runs, see [currentContainerID]; empty: not known.
 }
 
 // Liveness says what a runner knows about a worker.
@@ -97,13 +97,13 @@ type WorkerReport struct {
 
 // Exit describes how a worker ended.
 type Exit struct {
-	Known      bool // False if the cause of the end is unknown; Code and Signal are then 0.
-	Code       int  // Exit code; valid if Signal is 0.
-	Signal     int  // Signal that killed the worker; 0: none.
-	OOM        bool // Whether the kernel killed the worker for lack of memory.
-	Terminated bool // Whether the dispatcher, an operator or the container's stop ended the worker on purpose.
-	Shutdown   bool // Whether the worker ended because its container stopped.
-	At         time.Time
+	Known          bool // False if the cause of the end is unknown; Code and Signal are then 0.
+	Code           int  // Exit code; valid if Signal is 0.
+	Signal         int  // Signal that killed the worker; 0: none.
+	OOM            bool // Whether the kernel killed the worker for lack of memory.
+	Terminated     bool // Whether the dispatcher, an operator or the container's stop ended the worker on purpose.
+	DuringShutdown bool // Whether the worker ended because its container stopped.
+	EndedAt        time.Time
 }
 
 // Termination is the result of trying to end a worker. If Attempted is true and Terminated is false, the worker has survived.
@@ -113,16 +113,16 @@ type Termination struct {
 	Killed     bool // Whether SIGKILL was needed.
 }
 
-// Processes observes and ends workers by pid. The dispatcher uses it for workers that the runner doesn't know.
-type Processes interface {
+// ProcessControl observes and ends workers by pid. The dispatcher uses it for workers that the runner doesn't know.
+type ProcessControl interface {
 	// Alive reports whether the process exists and isn't a zombie. If the process can't be examined, it returns true.
 	Alive(pid int) bool
 	// End sends SIGTERM and waits up to grace for the process to end. If the process still runs then, End sends SIGKILL and waits
 	// up to a second.
 	End(ctx context.Context, pid int, grace time.Duration) Termination
-	// Start returns the start time of the process, in clock ticks since boot. It returns 0 if the process does not exist or the
-	// time is unknown.
-	Start(pid int) uint64
+	// StartTime returns the start time of the process, in clock ticks since boot. It returns 0 if the process does not exist or
+	// the time is unknown.
+	StartTime(pid int) uint64
 	// IsWorkerOf reports whether the process was started as a worker of the task. known is false if its environment can't be
 	// read.
 	IsWorkerOf(pid int, task string) (is, known bool)
@@ -144,8 +144,8 @@ func (realProcesses) Alive(pid int) bool {
 	return err != nil || st.State != 'Z' && st.State != 'X'
 }
 
-// Start implements [Processes].
-func (realProcesses) Start(pid int) uint64 {
+// StartTime implements [Processes].
+func (realProcesses) StartTime(pid int) uint64 {
 	st, _ := procstat.Read(pid)
 	return st.Start
 }
@@ -179,8 +179,8 @@ func hasVar(env []byte, name, value string) bool {
 	return bytes.Contains(env, []byte("\x00"+name+"="+value+"\x00"))
 }
 
-// killWait limits the wait for a process after SIGKILL. A process that exists for longer is stuck in the kernel.
-const killWait = time.Second
+// killTimeout limits the wait for a process after SIGKILL. A process that exists for longer is stuck in the kernel.
+const killTimeout = time.Second
 
 // End implements [Processes].
 func (k realProcesses) End(ctx context.Context, pid int, grace time.Duration) Termination {
@@ -196,7 +196,7 @@ func (k realProcesses) End(ctx context.Context, pid int, grace time.Duration) Te
 		return Termination{Attempted: true, Terminated: true}
 	}
 	err = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0)
-	return Termination{Attempted: true, Killed: err == nil, Terminated: awaitExit(context.WithoutCancel(ctx), fd, killWait)}
+	return Termination{Attempted: true, Killed: err == nil, Terminated: awaitExit(context.WithoutCancel(ctx), fd, killTimeout)}
 }
 
 // awaitExit waits until the process of the pidfd fd has ended, for at most the duration wait. It reports whether the process

@@ -31,18 +31,18 @@ type observedTask struct {
 	isHandled         bool // Whether an earlier step of this pass has handled the task.
 }
 
-// pass holds the data of one pass over the board by [Dispatcher.Tick] or [Dispatcher.observe].
-type pass struct {
+// boardPass holds the data of one pass over the board by [Dispatcher.Tick] or [Dispatcher.observe].
+type boardPass struct {
 	*Dispatcher
 	ctx               context.Context //nolint:containedctx // a pass ends before the call that passed ctx
 	now               int64           // Time of the pass, in seconds since 1970.
 	dryRun            bool            // Whether to start nothing.
 	mayStart          bool            // Whether the pass is a call of Tick that may start workers.
-	res               *Result
+	res               *TickResult
 	ledger            *workerLedger
-	containerInstance string // Boot and container of this process, see [currentInstance].
+	containerInstance string // Boot and container of this process, see [currentContainerID].
 	runningTasks      []*observedTask
-	leavingWorkers    []*observedTask // Living workers whose attempt is over.
+	livingDeparted    []*observedTask // Living workers whose attempt is over.
 	endedEntries      []workerRecord  // Ledger entries whose workers have ended.
 	unansweredStarts  []*observedTask // Workers whose attempt is over, and whose requested start may still happen.
 
@@ -54,7 +54,7 @@ type pass struct {
 
 // workerEnded reports whether the worker has ended, as the runner says. If the runner does not know the worker, it checks the
 // worker's pid.
-func (p *pass) workerEnded(w *observedTask) bool {
+func (p *boardPass) workerEnded(w *observedTask) bool {
 	if w.liveness != Unknown {
 		return w.liveness != Alive
 	}
@@ -64,25 +64,25 @@ func (p *pass) workerEnded(w *observedTask) bool {
 // pidWasReused reports whether the worker's pid now belongs to another process. The process then has another start time than
 // the worker in the ledger, or than the process that this dispatcher first saw with the pid. A process that was not started
 // for the task is another process too, because any program can write a pid to the board or the ledger.
-func (p *pass) pidWasReused(w *observedTask) bool {
+func (p *boardPass) pidWasReused(w *observedTask) bool {
 	if w.WorkerPID <= 1 || w.WorkerPID == os.Getpid() { // This program must never end itself or PID 1.
 		return true
 	}
-	start := p.procs().Start(w.WorkerPID)
+	start := p.procs().StartTime(w.WorkerPID)
 	if start == 0 {
 		return false
 	}
 	seen := p.runStateOf(w.CurrentRunID)
 	seen.workerStart = cmp.Or(seen.workerStart, start)
 	is, known := p.procs().IsWorkerOf(w.WorkerPID, w.ID)
-	return start != cmp.Or(w.ref.Start, seen.workerStart) || known && !is
+	return start != cmp.Or(w.ref.StartTime, seen.workerStart) || known && !is
 }
 
 // observeWorkers determines the state of the workers of all running tasks, and of the workers in the ledger whose attempt is
 // over. It stores them in the lists of the pass.
-func (p *pass) observeWorkers() error {
+func (p *boardPass) observeWorkers() error {
 	p.ledger = readLedger(p.Store.paths.ledgerPath())
-	p.containerInstance = currentInstance()
+	p.containerInstance = currentContainerID()
 	type row struct {
 		Task  Task
 		Since int64
@@ -134,7 +134,7 @@ func (p *pass) observeWorkers() error {
 	for _, w := range asked {
 		// The process can't have run for longer than it exists, so use its start. The time of the claim can be earlier, or in
 		// the future, if the clock was set since.
-		if begin := procstat.StartedAt(w.ref.Start).Unix(); w.ref.Start != 0 && begin <= p.now && (begin > w.since || w.since > p.now+clockSlackSeconds) {
+		if begin := procstat.StartedAt(w.ref.StartTime).Unix(); w.ref.StartTime != 0 && begin <= p.now && (begin > w.since || w.since > p.now+clockSlackSeconds) {
 			w.since = begin
 		}
 		w.pidReused = w.liveness == Unknown && w.isOnThisHost && w.WorkerPID != 0 && p.pidWasReused(w)
@@ -144,18 +144,18 @@ func (p *pass) observeWorkers() error {
 
 // updateLedger removes ended workers from the ledger, and adds the claims of other programs to it. If the pass may start
 // workers, it first cancels starts that the runner has not answered. Only the holder of the tick lock may call it.
-func (p *pass) updateLedger() {
+func (p *boardPass) updateLedger() {
 	if unanswered := p.unansweredStarts; p.mayStart {
 		p.unansweredStarts = nil
 		p.cancelStarts(unanswered)
 	}
-	open := make(map[int64]bool, len(p.runningTasks)+len(p.leavingWorkers))
-	for _, w := range append(p.runningTasks, p.leavingWorkers...) {
+	open := make(map[int64]bool, len(p.runningTasks)+len(p.livingDeparted))
+	for _, w := range append(p.runningTasks, p.livingDeparted...) {
 		open[w.CurrentRunID] = true
 		recorded := w.CurrentRunID == 0 || p.ledger.runs[w.CurrentRunID].Task == w.ID
 		// Record the claim, because a later pass must know whether its worker can still be alive.
 		if w.Status == Running && w.isOnThisHost && !w.containerGone && !recorded {
-			p.recordWorker(workerRecord{Run: w.CurrentRunID, Task: w.ID, Foreign: true})
+			p.recordWorker(workerRecord{Run: w.CurrentRunID, Task: w.ID, IsForeignClaim: true})
 		}
 	}
 	maps.DeleteFunc(p.runStates, func(run int64, _ *runState) bool { return !open[run] })
@@ -175,13 +175,13 @@ func (p *pass) updateLedger() {
 
 // recordWorker writes an entry to the ledger, and adds this host, volume and container to it. It must be called before the
 // worker can start.
-func (p *pass) recordWorker(e workerRecord) {
-	e.Host, e.Boot, e.Volume = p.Store.opt.Host, p.containerInstance, p.ExclusiveVolumeID
+func (p *boardPass) recordWorker(e workerRecord) {
+	e.Host, e.BootID, e.Volume = p.Store.opt.Host, p.containerInstance, p.ExclusiveVolumeID
 	p.ledger.runs[e.Run] = e
 	p.saveLedger()
 }
 
-func (p *pass) saveLedger() {
+func (p *boardPass) saveLedger() {
 	if err := p.ledger.save(); err != nil {
 		p.log().Warn("cannot write the ledger of workers", "path", p.ledger.path, "error", err)
 	}
@@ -190,21 +190,21 @@ func (p *pass) saveLedger() {
 // isWorkerGone reports whether the worker of a ledger entry has certainly ended. That is so if it ran in an earlier boot or
 // container of this host. It is also so if it ran in an earlier container with the same data volume, because only one
 // container at a time can have the volume.
-func (p *pass) isWorkerGone(e workerRecord) bool {
-	return e.Boot != "" && p.containerInstance != "" && e.Boot != p.containerInstance &&
+func (p *boardPass) isWorkerGone(e workerRecord) bool {
+	return e.BootID != "" && p.containerInstance != "" && e.BootID != p.containerInstance &&
 		(e.Host == p.Store.opt.Host || e.Volume != "" && e.Volume == p.ExclusiveVolumeID)
 }
 
 // workerRef builds the RunRef with which the runner finds the worker of a running task. It takes the process from the ledger,
 // and also sets w.dispatcherStarted and w.containerGone.
-func (p *pass) workerRef(w *observedTask) RunRef {
+func (p *boardPass) workerRef(w *observedTask) RunRef {
 	ref := p.Dispatcher.taskRef(w.Task)
 	e, known := p.ledger.runs[w.CurrentRunID]
 	if !known || e.Task != w.ID {
 		return ref
 	}
 	w.containerGone = p.isWorkerGone(e)
-	if e.Foreign || !w.containerGone && e.Host != p.Store.opt.Host {
+	if e.IsForeignClaim || !w.containerGone && e.Host != p.Store.opt.Host {
 		return ref
 	}
 	w.dispatcherStarted = true
@@ -220,7 +220,7 @@ func (d *Dispatcher) taskRef(t Task) RunRef {
 
 // storeReport stores the runner's answer about a worker. It ignores NeverStarted if the ledger has no record that a
 // dispatcher started the run: a person at a terminal may have made the claim, without any worker.
-func (p *pass) storeReport(w *observedTask, s WorkerReport) {
+func (p *boardPass) storeReport(w *observedTask, s WorkerReport) {
 	if s.Liveness == NeverStarted && !w.dispatcherStarted {
 		return
 	}
@@ -235,7 +235,7 @@ func (p *pass) storeReport(w *observedTask, s WorkerReport) {
 
 // recordMissingPIDs writes the pids of workers to the board, if the dispatcher that started them died before it could. The
 // pids come from the runner or the ledger.
-func (p *pass) recordMissingPIDs(tasks []*observedTask) error {
+func (p *boardPass) recordMissingPIDs(tasks []*observedTask) error {
 	for _, w := range tasks {
 		if w.WorkerPID != 0 || w.ref.PID == 0 || w.liveness == NeverStarted {
 			continue
@@ -250,7 +250,7 @@ func (p *pass) recordMissingPIDs(tasks []*observedTask) error {
 
 // terminate ends workers in parallel. It asks the runner if the runner knows the worker, and otherwise uses the pid. The
 // results are in the order of list.
-func (p *pass) terminate(list []*observedTask) []Termination {
+func (p *boardPass) terminate(list []*observedTask) []Termination {
 	ends := make([]Termination, len(list))
 	var known []int
 	var refs []RunRef
@@ -283,7 +283,7 @@ func (p *pass) terminate(list []*observedTask) []Termination {
 // endByPID ends a worker of which only the pid is known. It never ends another process: any program can write a pid to the
 // board, so the process must have been started for the task. If the environment of the process can't be read, endByPID
 // reports that the worker has survived.
-func (p *pass) endByPID(pid int, task string) Termination {
+func (p *boardPass) endByPID(pid int, task string) Termination {
 	is, known := p.procs().IsWorkerOf(pid, task)
 	if is {
 		return p.procs().End(p.ctx, pid, TerminateGrace)
@@ -291,21 +291,21 @@ func (p *pass) endByPID(pid int, task string) Termination {
 	return Termination{Attempted: true, Terminated: known || !p.procs().Alive(pid)}
 }
 
-// survived reports whether a worker may still run after a termination. If so, its task must not get another worker.
-func (w *observedTask) survived(t Termination) bool {
+// mayStillRun reports whether a worker may still run after a termination. If so, its task must not get another worker.
+func (w *observedTask) mayStillRun(t Termination) bool {
 	return t.Attempted && w.isOnThisHost && !t.Terminated
 }
 
 // terminationInfo returns members for the payload of an event that tell how the worker was terminated.
 func (w *observedTask) terminationInfo(t Termination) jsonObject {
 	return jsonObject{
-		{"prev_pid", orNull(w.WorkerPID)}, {"host_local", w.isOnThisHost}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},
+		{"prev_pid", nilIfZero(w.WorkerPID)}, {"host_local", w.isOnThisHost}, {"termination_attempted", t.Attempted}, {"terminated", t.Terminated}, {"sigkill", t.Killed},
 	}
 }
 
 // write runs a write transaction with the time of the pass.
-func (p *pass) write(do func(*tx)) error {
-	return p.Store.write(p.ctx, time.Unix(p.now, 0), func(t *tx) error {
+func (p *boardPass) write(do func(*writeTx)) error {
+	return p.Store.write(p.ctx, time.Unix(p.now, 0), func(t *writeTx) error {
 		do(t)
 		return nil
 	})

@@ -27,9 +27,9 @@ type table struct {
 }
 
 const (
-	text    = "TEXT"
-	integer = "INTEGER"
-	serial  = "INTEGER PRIMARY KEY AUTOINCREMENT"
+	sqlText    = "TEXT"
+	sqlInteger = "INTEGER"
+	sqlSerial  = "INTEGER PRIMARY KEY AUTOINCREMENT"
 )
 
 // columnsOf returns the columns of a table whose rows have the type T. Each field of T is a column: its json tag is the column's
@@ -64,7 +64,7 @@ var tables = []table{
 	eventsTable,
 	runsTable,
 	{name: "task_attachments", columns: parseColumns(
-		"id "+serial, "task_id TEXT NOT NULL", "filename TEXT NOT NULL", "stored_path TEXT NOT NULL", "content_type TEXT",
+		"id "+sqlSerial, "task_id TEXT NOT NULL", "filename TEXT NOT NULL", "stored_path TEXT NOT NULL", "content_type TEXT",
 		"size INTEGER NOT NULL DEFAULT 0", "uploaded_by TEXT", "created_at INTEGER NOT NULL",
 	)},
 	{name: "kanban_notify_subs", primaryKey: "task_id, platform, chat_id, thread_id", columns: parseColumns(
@@ -91,8 +91,9 @@ var indexes = [][3]string{
 	{"idx_notify_task", "kanban_notify_subs", "task_id"},
 }
 
-// create returns the SQL statement that creates the table. The parameter name differs from t.name while a table is rebuilt.
-func (t table) create(name string) string {
+// createStatement returns the SQL statement that creates the table. The parameter name differs from t.name while a table is
+// rebuilt.
+func (t table) createStatement(name string) string {
 	defs := lo.Map(t.columns, func(c column, _ int) string { return c.name + " " + c.definition })
 	if t.primaryKey != "" {
 		defs = append(defs, "PRIMARY KEY ("+t.primaryKey+")")
@@ -100,8 +101,8 @@ func (t table) create(name string) string {
 	return fmt.Sprintf("CREATE TABLE IF NOT EXISTS %s (\n    %s\n)", name, strings.Join(defs, ",\n    "))
 }
 
-// renamedKinds lists the kinds of events that older files name differently: the old name, then the current one.
-var renamedKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
+// renamedEventKinds lists the kinds of events that older files name differently: the old name, then the current one.
+var renamedEventKinds = [][2]string{{"ready", "promoted"}, {"priority", "reprioritized"}, {"spawn_auto_blocked", "gave_up"}}
 
 // fileSchema is the structure of a board's file. For each table and index, it has the name as a key, with the value "". For each
 // column, it has the key "table.column", with the declared type of the column as the value.
@@ -119,7 +120,7 @@ func readSchema(ctx context.Context, q querier) (fileSchema, error) {
 func (sh fileSchema) needsRebuild(t table) bool {
 	return slices.ContainsFunc(t.columns, func(c column) bool {
 		kind := sh[t.name+"."+c.name]
-		return (c.definition == serial || c.name == "last_event_id") && kind != "" && kind != "INTEGER"
+		return (c.definition == sqlSerial || c.name == "last_event_id") && kind != "" && kind != "INTEGER"
 	})
 }
 
@@ -128,9 +129,9 @@ func (sh fileSchema) missingColumns(t table) []column {
 	return lo.Reject(t.columns, func(c column, _ int) bool { return lo.HasKey(sh, t.name+"."+c.name) })
 }
 
-// complete reports whether the file has all tables, columns and indexes of a new board. old is true if a migration must also
+// checkComplete reports whether the file has all tables, columns and indexes of a new board. old is true if a migration must also
 // change existing rows.
-func (sh fileSchema) complete() (complete, old bool) {
+func (sh fileSchema) checkComplete() (complete, old bool) {
 	complete = true
 	for _, t := range tables {
 		if !lo.HasKey(sh, t.name) {
@@ -151,7 +152,7 @@ func (s *Store) migrate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	complete, old := sh.complete()
+	complete, old := sh.checkComplete()
 	if complete {
 		stray, err := queryFirst[bool](ctx, s.db, `SELECT EXISTS (SELECT 1 FROM tasks WHERE status = 'running' AND current_run_id IS NULL)
 			OR EXISTS (SELECT 1 FROM task_events WHERE kind IN ('ready', 'priority', 'spawn_auto_blocked'))`)
@@ -160,19 +161,19 @@ func (s *Store) migrate(ctx context.Context) error {
 		}
 	}
 	if old {
-		if err := s.backupOld(ctx); err != nil {
+		if err := s.backupBeforeMigration(ctx); err != nil {
 			return fmt.Errorf("cannot copy it first: %w", err)
 		}
 	}
-	return s.write(ctx, time.Time{}, func(t *tx) error {
+	return s.write(ctx, time.Time{}, func(t *writeTx) error {
 		sh, err := readSchema(ctx, t.conn) // Another process may have migrated the file before this transaction got the lock.
 		if err != nil {
 			return err
 		}
 		for _, table := range tables {
-			t.exec(table.create(table.name))
+			t.exec(table.createStatement(table.name))
 			if sh.needsRebuild(table) {
-				t.rebuild(sh, table)
+				t.rebuildTable(sh, table)
 			} else if lo.HasKey(sh, table.name) {
 				t.addColumns(sh, table)
 			}
@@ -180,10 +181,10 @@ func (s *Store) migrate(ctx context.Context) error {
 		for _, ix := range indexes {
 			t.exec(fmt.Sprintf("CREATE INDEX IF NOT EXISTS %s ON %s(%s)", ix[0], ix[1], ix[2]))
 		}
-		for _, kind := range renamedKinds {
+		for _, kind := range renamedEventKinds {
 			t.exec("UPDATE task_events SET kind = ? WHERE kind = ?", kind[1], kind[0])
 		}
-		t.openRuns()
+		t.addMissingRuns()
 		return nil
 	})
 }
@@ -192,7 +193,7 @@ func (s *Store) migrate(ctx context.Context) error {
 // keeps the old column for older programs.
 var renamedColumns = map[string]string{"consecutive_failures": "spawn_failures", "last_failure_error": "last_spawn_error"}
 
-func (t *tx) addColumns(sh fileSchema, table table) {
+func (t *writeTx) addColumns(sh fileSchema, table table) {
 	for _, c := range sh.missingColumns(table) {
 		t.exec(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s %s", table.name, c.name, c.definition))
 		if from := renamedColumns[c.name]; table.name == "tasks" && lo.HasKey(sh, "tasks."+from) {
@@ -201,13 +202,13 @@ func (t *tx) addColumns(sh fileSchema, table table) {
 	}
 }
 
-// rebuild replaces a table whose keys aren't integers (see [fileSchema.needsRebuild]). It changes the references to the new
+// rebuildTable replaces a table whose keys aren't integers (see [fileSchema.needsRebuild]). It changes the references to the new
 // keys. It clears a reference to a row that no longer exists.
-func (t *tx) rebuild(sh fileSchema, table table) {
+func (t *writeTx) rebuildTable(sh fileSchema, table table) {
 	var into, from []string
 	for _, c := range table.columns {
 		switch {
-		case c.definition == serial, !lo.HasKey(sh, table.name+"."+c.name):
+		case c.definition == sqlSerial, !lo.HasKey(sh, table.name+"."+c.name):
 			continue
 		case c.name == "last_event_id":
 			from = append(from, "CASE WHEN last_event_id <> '' AND last_event_id NOT GLOB '*[^0-9]*' THEN CAST(last_event_id AS INTEGER) ELSE 0 END")
@@ -219,7 +220,7 @@ func (t *tx) rebuild(sh fileSchema, table table) {
 		into = append(into, c.name)
 	}
 	fresh := table.name + "_rebuilt"
-	t.exec(table.create(fresh))
+	t.exec(table.createStatement(fresh))
 	t.exec(fmt.Sprintf("INSERT INTO %s (%s) SELECT %s FROM %s ORDER BY rowid", fresh, strings.Join(into, ", "), strings.Join(from, ", "), table.name))
 	t.exec("DROP TABLE " + table.name)
 	t.exec(fmt.Sprintf("ALTER TABLE %s RENAME TO %s", fresh, table.name))
@@ -233,8 +234,8 @@ func (t *tx) rebuild(sh fileSchema, table table) {
 		WHERE ended_at IS NULL AND id NOT IN (SELECT current_run_id FROM tasks WHERE current_run_id IS NOT NULL)`)
 }
 
-// openRuns adds a run to each running task that has none.
-func (t *tx) openRuns() {
+// addMissingRuns adds a run to each running task that has none.
+func (t *writeTx) addMissingRuns() {
 	for _, id := range queryAllInTx[string](t, "SELECT id FROM tasks WHERE status = 'running' AND current_run_id IS NULL") {
 		run := t.insert(`INSERT INTO task_runs (task_id, profile, step_key, status, claim_lock, claim_expires, worker_pid, max_runtime_seconds,
 				last_heartbeat_at, started_at)
@@ -244,9 +245,9 @@ func (t *tx) openRuns() {
 	}
 }
 
-// backupOld copies the board before a migration. The copy's name contains a hash of the content, so repeated tries of a
-// migration leave only one copy.
-func (s *Store) backupOld(ctx context.Context) error {
+// backupBeforeMigration copies the board before a migration. The copy's name contains a hash of the content, so repeated tries of
+// a migration leave only one copy.
+func (s *Store) backupBeforeMigration(ctx context.Context) error {
 	dir, err := os.MkdirTemp(filepath.Dir(s.paths.DB), ".backup.*")
 	if err != nil {
 		return err
@@ -276,7 +277,7 @@ func (s *Store) Backup(ctx context.Context, path string) (err error) {
 	if _, err := s.db.ExecContext(ctx, "VACUUM INTO ?", path); err != nil {
 		return fmt.Errorf("cannot write backup %s: %w", path, err)
 	}
-	reason, err := s.integrity(ctx, path)
+	reason, err := s.checkIntegrity(ctx, path)
 	if err == nil && reason != "" {
 		err = errors.New(reason)
 	}

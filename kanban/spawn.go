@@ -27,15 +27,16 @@ import (
 // skills.
 const reviewSkill = "sdlc-review"
 
-// runTask starts the worker of a claimed task, and releases the task if that fails. It reports whether a worker was started.
-func (p *pass) runTask(task Task, from Status) (started bool, err error) {
+// startClaimedTask starts the worker of a claimed task, and releases the task if that fails. It reports whether a worker was
+// started.
+func (p *boardPass) startClaimedTask(task Task, from Status) (started bool, err error) {
 	why, err := p.startWorker(&task, from)
 	host, is := errors.AsType[*HostError](why)
 	switch {
 	case err != nil:
 		return false, err
 	case is:
-		return false, p.hostFailed(task, from, host)
+		return false, p.handleHostError(task, from, host)
 	case why != nil:
 		return false, p.spawnFailed(task, from, why)
 	}
@@ -45,7 +46,7 @@ func (p *pass) runTask(task Task, from Status) (started bool, err error) {
 
 // startWorker prepares a claimed task and starts its worker. It returns two errors: why says why the worker couldn't be
 // started, and err is a failure of the board itself.
-func (p *pass) startWorker(task *Task, from Status) (why, err error) {
+func (p *boardPass) startWorker(task *Task, from Status) (why, err error) {
 	if why, err := p.makeWorkspace(task); why != nil || err != nil {
 		return why, err
 	}
@@ -58,8 +59,8 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 	if why != nil || worker.PID == 0 { // If the pid is unknown, the attempt ends only when its claim expires.
 		return why, nil
 	}
-	if worker.Start == 0 {
-		worker.Start = p.procs().Start(worker.PID)
+	if worker.StartTime == 0 {
+		worker.StartTime = p.procs().StartTime(worker.PID)
 	}
 	p.recordWorker(workerRecord{Run: task.CurrentRunID, Task: task.ID, Worker: worker})
 	return nil, p.recordSpawn(task.ID, task.CurrentRunID, worker.PID)
@@ -68,7 +69,7 @@ func (p *pass) startWorker(task *Task, from Status) (why, err error) {
 // restartWorker requests the worker of an attempt again, because the dispatcher died before its request or got no answer. It
 // keeps the run: the runner starts only one worker for a run, even if the first request takes effect late. With a new run,
 // two workers could run at the same time.
-func (p *pass) restartWorker(w *observedTask) error {
+func (p *boardPass) restartWorker(w *observedTask) error {
 	task, err := readTask(p.ctx, p.Store.db, w.ID, tasksWithoutBody)
 	w.isHandled = true
 	switch {
@@ -79,13 +80,13 @@ func (p *pass) restartWorker(w *observedTask) error {
 	case err != nil:
 		return err
 	}
-	_, err = p.runTask(task, w.claimedFrom)
+	_, err = p.startClaimedTask(task, w.claimedFrom)
 	return err
 }
 
-// hostFailed handles an error because of which the runner's host can't start any worker now. It releases the task and returns
-// an error that ends the pass. If the worker may have started in spite of the error, hostFailed keeps the claim.
-func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
+// handleHostError handles an error because of which the runner's host can't start any worker now. It releases the task and
+// returns an error that ends the pass. If the worker may have started in spite of the error, handleHostError keeps the claim.
+func (p *boardPass) handleHostError(task Task, from Status, why *HostError) error {
 	if why.MayHaveStarted {
 		return fmt.Errorf("cannot start the worker of %s: %w", task.ID, why)
 	}
@@ -96,8 +97,8 @@ func (p *pass) hostFailed(task Task, from Status, why *HostError) error {
 
 // recordSpawn writes the pid of a run's worker to the board, and adds the event `spawned` even if the worker has already
 // finished its task.
-func (p *pass) recordSpawn(task string, run int64, pid int) error {
-	return p.write(func(t *tx) {
+func (p *boardPass) recordSpawn(task string, run int64, pid int) error {
+	return p.write(func(t *writeTx) {
 		t.exec("UPDATE tasks SET worker_pid = ? WHERE id = ? AND current_run_id = ? AND status = 'running'", pid, task, run)
 		t.exec("UPDATE task_runs SET worker_pid = ? WHERE id = ? AND ended_at IS NULL", pid, run)
 		t.addEvent(task, run, "spawned", jsonObject{{"pid", pid}})
@@ -105,7 +106,7 @@ func (p *pass) recordSpawn(task string, run int64, pid int) error {
 }
 
 // buildJob returns the request with which the runner starts a task's worker. It also rotates the worker's log.
-func (p *pass) buildJob(task Task, from Status) WorkerJob {
+func (p *boardPass) buildJob(task Task, from Status) WorkerJob {
 	skills := lo.Ternary(from == Review, []string{reviewSkill}, task.Skills)
 	who := strings.ToLower(strings.TrimSpace(task.Assignee))
 	options := lo.FlatMap(skills, func(skill string, _ int) []string { return []string{"--skills", skill} })
@@ -123,12 +124,12 @@ func (p *pass) buildJob(task Task, from Status) WorkerJob {
 	if st, err := os.Stat(task.WorkspacePath); err == nil && st.IsDir() {
 		job.Dir = task.WorkspacePath
 	}
-	job.Vars = p.workerEnv(task, who, job.Dir)
+	job.EnvVars = p.workerEnv(task, who, job.Dir)
 	return job
 }
 
 // workerEnv returns the environment variables that tell the agent that it is the worker of this task.
-func (p *pass) workerEnv(task Task, profile, dir string) map[string]string {
+func (p *boardPass) workerEnv(task Task, profile, dir string) map[string]string {
 	optional := map[string]string{"HERMES_HOME": p.Profiles.Dir(profile), "HERMES_TENANT": task.Tenant, "HERMES_KANBAN_BRANCH": task.Branch}
 	if filepath.IsAbs(dir) {
 		optional["TERMINAL_CWD"] = dir
@@ -177,14 +178,14 @@ func (d *Dispatcher) Claim(ctx context.Context, now time.Time, id string, ttl ti
 	if !won || err != nil {
 		return task, false, err
 	}
-	p := &pass{Dispatcher: d, ctx: ctx, now: now.Unix()}
+	p := &boardPass{Dispatcher: d, ctx: ctx, now: now.Unix()}
 	why, err := p.makeWorkspace(&task)
 	return task, true, errors.Join(why, err)
 }
 
 // makeWorkspace makes the workspace of a claimed task and stores its path on the board. why says why the workspace can't be
 // made; err is a failure of the board itself.
-func (p *pass) makeWorkspace(task *Task) (why, err error) {
+func (p *boardPass) makeWorkspace(task *Task) (why, err error) {
 	workspace, branch, why := p.makeWorkspaceDir(*task)
 	if why != nil {
 		return fmt.Errorf("workspace: %w", why), nil
@@ -193,16 +194,16 @@ func (p *pass) makeWorkspace(task *Task) (why, err error) {
 		return nil, nil
 	}
 	task.WorkspacePath, task.Branch = workspace, branch
-	return nil, p.write(func(t *tx) {
+	return nil, p.write(func(t *writeTx) {
 		t.exec("UPDATE tasks SET workspace_path = ?, branch_name = ? WHERE id = ? AND current_run_id = ?",
-			workspace, orNull(branch), task.ID, task.CurrentRunID)
+			workspace, nilIfZero(branch), task.ID, task.CurrentRunID)
 	})
 }
 
 // makeWorkspaceDir makes the working directory of a worker, and returns its path and its git branch.
-func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
+func (p *boardPass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	otherwise, known := map[string]string{
-		Scratch: filepath.Join(p.Store.paths.Workspaces, task.ID), Worktree: p.Store.opt.Workdir, Dir: "",
+		WorkspaceScratch: filepath.Join(p.Store.paths.Workspaces, task.ID), WorkspaceWorktree: p.Store.opt.Workdir, WorkspaceDir: "",
 	}[task.WorkspaceKind]
 	path = cmp.Or(task.WorkspacePath, otherwise)
 	switch {
@@ -211,7 +212,7 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 		return "", "", fmt.Errorf("id %q can't name a file", task.ID)
 	case !known:
 		return "", "", fmt.Errorf("workspace kind %q is unknown", task.WorkspaceKind)
-	case path == "" && task.WorkspaceKind == Worktree:
+	case path == "" && task.WorkspaceKind == WorkspaceWorktree:
 		return "", "", errors.New("a task with workspace kind worktree needs a path, or the board a default_workdir")
 	case path == "":
 		return "", "", errors.New("a task with workspace kind dir needs a path")
@@ -220,15 +221,15 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 	}
 	path = filepath.Clean(path) // Remove .. and double slashes, because PID 1 refuses them.
 	who, isolated := strings.ToLower(strings.TrimSpace(task.Assignee)), false
-	if p.IsIsolated != nil && task.WorkspaceKind != Scratch {
+	if p.IsIsolated != nil && task.WorkspaceKind != WorkspaceScratch {
 		if isolated, err = p.IsIsolated(who); err != nil {
 			return "", "", err
 		}
 	}
 	switch {
-	case task.WorkspaceKind == Worktree && isolated:
+	case task.WorkspaceKind == WorkspaceWorktree && isolated:
 		return p.addWorktree(task, path, who)
-	case task.WorkspaceKind == Worktree:
+	case task.WorkspaceKind == WorkspaceWorktree:
 		return p.addWorktree(task, path, "")
 	case isolated && statError(path) != nil:
 		// Follow no symbolic link, because an agent could make one that points at another profile's home.
@@ -244,7 +245,7 @@ func (p *pass) makeWorkspaceDir(task Task) (path, branch string, err error) {
 // addWorktree returns the directory and the branch of the linked git worktree for a task. It makes the worktree if it doesn't
 // exist. If path is itself a repository, the worktree is in its directory .worktrees. Otherwise the worktree is at path, and
 // belongs to the repository that contains path. git runs in the isolation of profile, see [Git].
-func (p *pass) addWorktree(task Task, path, profile string) (dir, branch string, err error) {
+func (p *boardPass) addWorktree(task Task, path, profile string) (dir, branch string, err error) {
 	ctx, cancel := context.WithTimeout(p.ctx, gitTimeout)
 	defer cancel()
 	branch = cmp.Or(task.Branch, "wt/"+task.ID)
@@ -268,7 +269,7 @@ func (p *pass) addWorktree(task Task, path, profile string) (dir, branch string,
 		args = []string{"worktree", "add", target, branch}
 	}
 	if out, err := p.Git(ctx, profile, repo, args...); err != nil {
-		return "", "", fmt.Errorf("git worktree add %s: %w: %s", target, err, clip(strings.TrimSpace(out), 300))
+		return "", "", fmt.Errorf("git worktree add %s: %w: %s", target, err, truncate(strings.TrimSpace(out), 300))
 	}
 	return target, branch, nil
 }
@@ -280,9 +281,9 @@ func statError(path string) error {
 
 // addScratchHint adds an event that explains that the task's scratch workspace is removed when the task is done. Only the
 // first such task of an installation gets the event.
-func (p *pass) addScratchHint(task Task) {
+func (p *boardPass) addScratchHint(task Task) {
 	file := p.Store.paths.ScratchHintFile
-	if task.WorkspaceKind != Scratch || file == "" {
+	if task.WorkspaceKind != WorkspaceScratch || file == "" {
 		return
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
@@ -290,7 +291,7 @@ func (p *pass) addScratchHint(task Task) {
 		return // The hint was given before, or can't be recorded.
 	}
 	_ = f.Close()
-	err = p.write(func(t *tx) {
+	err = p.write(func(t *writeTx) {
 		t.addEvent(task.ID, task.CurrentRunID, "tip_scratch_workspace", jsonObject{{
 			"message", "this task works in a scratch directory, which is removed when it is done; " +
 				"keep files with workspace kind dir or worktree",
@@ -329,9 +330,9 @@ func rotateLog(log string, size int64, backups int) error {
 	return os.Rename(log, log+".1")
 }
 
-// maxTail is the maximum number of bytes that TailLog returns. It protects this process: a worker can make its log larger
+// maxTailBytes is the maximum number of bytes that TailLog returns. It protects this process: a worker can make its log larger
 // than the memory, for instance with a sparse file.
-const maxTail = 64 << 20
+const maxTailBytes = 64 << 20
 
 // TailLog returns the end of a task's log: at most limit bytes, without an incomplete first line. If limit is 0, it returns
 // the whole log, or the last 64 MiB of a longer log.
@@ -341,7 +342,7 @@ func (p Paths) TailLog(task string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
-	limit = min(cmp.Or(max(limit, 0), maxTail), maxTail) // A limit of 0 means the maximum.
+	limit = min(cmp.Or(max(limit, 0), maxTailBytes), maxTailBytes) // A limit of 0 means the maximum.
 	st, err := f.Stat()
 	if err != nil || limit >= st.Size() {
 		data, failed := io.ReadAll(io.LimitReader(f, limit))
@@ -364,7 +365,7 @@ type RemovedCounts struct {
 // RemoveOldEventsAndLogs removes the events of finished tasks that are older than events, and the log files that are older than
 // logs.
 func (s *Store) RemoveOldEventsAndLogs(ctx context.Context, now time.Time, events, logs time.Duration) (c RemovedCounts, err error) {
-	err = s.write(ctx, now, func(t *tx) error {
+	err = s.write(ctx, now, func(t *writeTx) error {
 		c.Events = t.exec(`DELETE FROM task_events WHERE created_at < ?
 			AND task_id IN (SELECT id FROM tasks WHERE status IN ('done', 'archived'))`, now.Add(-events).Unix())
 		return nil

@@ -15,7 +15,7 @@ import (
 // configuration is decoded only once, not for each YAML alias.
 func TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration(t *testing.T) {
 	dir := t.TempDir()
-	write0(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte("big: &big !!binary "+strings.Repeat("AAAA", 1<<18)+"\nplatform_toolsets: {cli: ["+strings.Repeat("*big,", 500)+"]}\n"))
+	writeTestFile(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte("big: &big !!binary "+strings.Repeat("AAAA", 1<<18)+"\nplatform_toolsets: {cli: ["+strings.Repeat("*big,", 500)+"]}\n"))
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	sets := ProfileDirs(dir).Toolsets("alpha")
@@ -28,7 +28,7 @@ func TestTheBoardRanOutOfMemoryAfterAProfileWroteItsConfiguration(t *testing.T) 
 // TestSpawn checks the rows of the contract about the start of workers, section 28.8.
 func TestSpawn(t *testing.T) {
 	t.Parallel()
-	spawn := func(t *testing.T, prepare func(b *board) Task) (*board, string, WorkerJob) {
+	spawn := func(t *testing.T, prepare func(b *testBoard) Task) (*testBoard, string, WorkerJob) {
 		t.Helper()
 		b := newBoard(t)
 		n := prepare(b)
@@ -41,7 +41,7 @@ func TestSpawn(t *testing.T) {
 		return b, id, b.runner.jobs[0]
 	}
 	t.Run("pins", func(t *testing.T) {
-		b, id, job := spawn(t, func(*board) Task { return Task{Tenant: "acme", GoalMode: true, GoalMaxTurns: new(int64(7))} })
+		b, id, job := spawn(t, func(*testBoard) Task { return Task{Tenant: "acme", GoalMode: true, GoalMaxTurns: new(int64(7))} })
 		task := b.task(id)
 		for name, want := range map[string]string{
 			"HERMES_PROFILE": "alpha", "HERMES_TENANT": "acme", "HERMES_KANBAN_TASK": id, "HERMES_KANBAN_WORKSPACE": task.WorkspacePath,
@@ -49,31 +49,31 @@ func TestSpawn(t *testing.T) {
 			"HERMES_KANBAN_GOAL_MODE": "1", "HERMES_KANBAN_GOAL_MAX_TURNS": "7", "HERMES_KANBAN_DB": b.paths.DB,
 			"HERMES_KANBAN_WORKSPACES_ROOT": b.paths.Workspaces, "HERMES_KANBAN_BOARD": "default",
 		} {
-			if got := job.Vars[name]; got != want {
+			if got := job.EnvVars[name]; got != want {
 				t.Errorf("%s=%q, not %q", name, got, want)
 			}
 		}
 		for _, name := range []string{"HERMES_HOME", "HERMES_KANBAN_BRANCH", "TERMINAL_TIMEOUT", "TERMINAL_MAX_FOREGROUND_TIMEOUT", "PATH"} {
-			if got, set := job.Vars[name]; set {
+			if got, set := job.EnvVars[name]; set {
 				t.Errorf("%s=%q is set", name, got)
 			}
 		}
 		if job.Log != b.paths.Log(id) || job.Dir != task.WorkspacePath || job.Run != task.CurrentRunID {
 			t.Errorf("%+v", job)
 		}
-		if p := b.payload(id, "spawned"); p["pid"] != float64(task.WorkerPID) || b.lastRun(id).WorkerPID != task.WorkerPID {
+		if p := b.lastPayload(id, "spawned"); p["pid"] != float64(task.WorkerPID) || b.lastRun(id).WorkerPID != task.WorkerPID {
 			t.Errorf("%v", p)
 		}
 	})
 	t.Run("options", func(t *testing.T) {
-		_, _, job := spawn(t, func(b *board) Task {
-			b.d.Profiles = fixedProfile{toolsets: []string{"web", "file"}}
+		_, _, job := spawn(t, func(b *testBoard) Task {
+			b.dispatcher.Profiles = fixedProfile{toolsets: []string{"web", "file"}}
 			return Task{Skills: []string{"writing", " review ", "writing"}, ModelOverride: "large"}
 		})
 		checkEqual(t, "options", job.Options, "--skills", "writing", "--skills", "review", "-m", "large", "--toolsets", "web,file")
 	})
 	t.Run("no automatic skill", func(t *testing.T) {
-		_, _, job := spawn(t, func(*board) Task { return Task{} })
+		_, _, job := spawn(t, func(*testBoard) Task { return Task{} })
 		checkEqual(t, "options", job.Options)
 	})
 	t.Run("the profile's own toolsets", func(t *testing.T) {
@@ -88,58 +88,58 @@ func TestSpawn(t *testing.T) {
 			"platform_toolsets: {cli: [web, no_mcp]}\nmcp_servers: {a: {url: x}}":                        "kanban web",
 			"platform_toolsets: {cli: [web, file, kanban]}\nagent: {disabled_toolsets: [file, browser]}": "kanban web",
 		} {
-			write0(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte(text))
+			writeTestFile(t, filepath.Join(dir, "profiles/alpha/config.yaml"), []byte(text))
 			checkEqual(t, text, p.Toolsets("alpha"), strings.Fields(want)...)
 		}
 		checkEqual(t, "no profile", p.Toolsets("gamma"))
 	})
 	for had, want := range map[string]string{"180": "3570", "7200": "", "": "3570", "never": "3570"} {
 		t.Run("timeout "+had, func(t *testing.T) {
-			_, _, job := spawn(t, func(b *board) Task {
-				b.d.Environ = append(b.d.Environ, "TERMINAL_TIMEOUT="+had)
+			_, _, job := spawn(t, func(b *testBoard) Task {
+				b.dispatcher.Environ = append(b.dispatcher.Environ, "TERMINAL_TIMEOUT="+had)
 				return Task{MaxRuntimeSeconds: new(int64(3600))}
 			})
-			if got := job.Vars["TERMINAL_TIMEOUT"]; got != want {
+			if got := job.EnvVars["TERMINAL_TIMEOUT"]; got != want {
 				t.Errorf("TERMINAL_TIMEOUT=%s", got)
 			}
-			if got := job.Vars["TERMINAL_MAX_FOREGROUND_TIMEOUT"]; got != "3570" {
+			if got := job.EnvVars["TERMINAL_MAX_FOREGROUND_TIMEOUT"]; got != "3570" {
 				t.Errorf("TERMINAL_MAX_FOREGROUND_TIMEOUT=%s", got)
 			}
 		})
 	}
 	t.Run("the dispatcher's environment is left alone", func(t *testing.T) {
-		b, _, _ := spawn(t, func(b *board) Task {
-			b.d.Environ = []string{"TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me"}
+		b, _, _ := spawn(t, func(b *testBoard) Task {
+			b.dispatcher.Environ = []string{"TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me"}
 			return Task{MaxRuntimeSeconds: new(int64(3600))}
 		})
-		checkEqual(t, "environment", b.d.Environ, "TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me")
+		checkEqual(t, "environment", b.dispatcher.Environ, "TERMINAL_TIMEOUT=180", "HERMES_PROFILE=me")
 	})
 	t.Run("the profile's home", func(t *testing.T) {
 		for _, home := range []string{"/opt/data/profiles/alpha", ""} {
-			_, _, job := spawn(t, func(b *board) Task {
-				b.d.Profiles = fixedProfile{home: home}
+			_, _, job := spawn(t, func(b *testBoard) Task {
+				b.dispatcher.Profiles = fixedProfile{home: home}
 				return Task{}
 			})
-			if got := job.Vars["HERMES_HOME"]; got != home {
+			if got := job.EnvVars["HERMES_HOME"]; got != home {
 				t.Errorf("HERMES_HOME=%q", got)
 			}
 		}
 	})
 	t.Run("TERMINAL_CWD needs an existing directory", func(t *testing.T) {
 		b := newBoard(t)
-		p := &pass{Dispatcher: b.d, res: &Result{}, ctx: t.Context()}
-		if got, set := p.buildJob(Task{ID: "t_1", WorkspacePath: "/no/such/place"}, Ready).Vars["TERMINAL_CWD"]; set {
+		p := &boardPass{Dispatcher: b.dispatcher, res: &TickResult{}, ctx: t.Context()}
+		if got, set := p.buildJob(Task{ID: "t_1", WorkspacePath: "/no/such/place"}, Ready).EnvVars["TERMINAL_CWD"]; set {
 			t.Errorf("%q", got)
 		}
 	})
 	t.Run("a value with a NUL", func(t *testing.T) {
-		_, _, job := spawn(t, func(*board) Task { return Task{Tenant: "a\x00b"} })
-		if got := job.Vars["HERMES_TENANT"]; got != "ab" {
+		_, _, job := spawn(t, func(*testBoard) Task { return Task{Tenant: "a\x00b"} })
+		if got := job.EnvVars["HERMES_TENANT"]; got != "ab" {
 			t.Errorf("%q", got)
 		}
 	})
 	t.Run("a board with a name keeps its places", func(t *testing.T) {
-		boards := &Boards{Root: t.TempDir(), Env: env{}.get}
+		boards := &Boards{Root: t.TempDir(), Env: testEnv{}.get}
 		p, err := boards.Paths("team-a")
 		must(t, err)
 		base := filepath.Join(boards.Root, "kanban/boards/team-a")
@@ -195,13 +195,13 @@ func TestALogWithAHoleIsNotReadWhole(t *testing.T) {
 	must(t, os.WriteFile(p.Log("t_1"), nil, 0o644))
 	must(t, os.Truncate(p.Log("t_1"), 1<<40))
 	for _, limit := range []int64{0, 1 << 50} {
-		if got, err := p.TailLog("t_1", limit); err != nil || len(got) > maxTail {
+		if got, err := p.TailLog("t_1", limit); err != nil || len(got) > maxTailBytes {
 			t.Errorf("%d: %d bytes, %v", limit, len(got), err)
 		}
 	}
 }
 
-func git(ctx context.Context, _, dir string, args ...string) (string, error) {
+func runGit(ctx context.Context, _, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GIT_CONFIG_GLOBAL=/dev/null", "GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@b", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@b")
@@ -215,19 +215,19 @@ func TestWorkspaces(t *testing.T) {
 		t.Skip("git is not there")
 	}
 	b := newBoard(t)
-	b.d.Git = git
+	b.dispatcher.Git = runGit
 	repo := filepath.Join(t.TempDir(), "repo")
 	must(t, os.Mkdir(repo, 0o755))
 	for _, args := range [][]string{{"init", "-q"}, {"commit", "-q", "--allow-empty", "-m", "x"}} {
-		if out, err := git(t.Context(), "", repo, args...); err != nil {
+		if out, err := runGit(t.Context(), "", repo, args...); err != nil {
 			t.Fatal(out, err)
 		}
 	}
 	other := filepath.Join(repo, "trees", "mine")
 	fixed := filepath.Join(t.TempDir(), "work")
-	byRepo := b.create(Task{Assignee: "alpha", WorkspaceKind: Worktree, WorkspacePath: repo})
-	byPath := b.create(Task{Assignee: "alpha", WorkspaceKind: Worktree, WorkspacePath: other, Branch: "feature"})
-	dir := b.create(Task{Assignee: "alpha", WorkspaceKind: Dir, WorkspacePath: fixed})
+	byRepo := b.create(Task{Assignee: "alpha", WorkspaceKind: WorkspaceWorktree, WorkspacePath: repo})
+	byPath := b.create(Task{Assignee: "alpha", WorkspaceKind: WorkspaceWorktree, WorkspacePath: other, Branch: "feature"})
+	dir := b.create(Task{Assignee: "alpha", WorkspaceKind: WorkspaceDir, WorkspacePath: fixed})
 	scratch := b.createReady("alpha")
 	r := b.tick()
 	want := map[string]string{
@@ -248,12 +248,12 @@ func TestWorkspaces(t *testing.T) {
 		if got := b.task(id).Branch; got != branch {
 			t.Errorf("branch %q, not %q", got, branch)
 		}
-		out, err := git(t.Context(), "", want[id], "rev-parse", "--abbrev-ref", "HEAD")
+		out, err := runGit(t.Context(), "", want[id], "rev-parse", "--abbrev-ref", "HEAD")
 		if strings.TrimSpace(out) != branch || err != nil {
 			t.Errorf("%s %v", out, err)
 		}
 		// A second attempt must use the same worktree.
-		p := &pass{Dispatcher: b.d, ctx: t.Context(), res: &Result{}}
+		p := &boardPass{Dispatcher: b.dispatcher, ctx: t.Context(), res: &TickResult{}}
 		if path, _, err := p.makeWorkspaceDir(b.task(id)); err != nil || path != want[id] {
 			t.Errorf("again: %s %v", path, err)
 		}
@@ -289,7 +289,7 @@ func TestScratchStaysWhileChildrenWork(t *testing.T) {
 	outside := t.TempDir()
 	for _, path := range []string{outside, b.paths.Workspaces, b.paths.Workspaces + "/../kanban.db", "/"} {
 		id := b.createReady("alpha")
-		b.exec("UPDATE tasks SET workspace_path = ? WHERE id = ?", path, id)
+		b.execSQL("UPDATE tasks SET workspace_path = ? WHERE id = ?", path, id)
 		_, err := b.Complete(t.Context(), b.now, id, Completion{})
 		must(t, err)
 	}

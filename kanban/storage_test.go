@@ -17,17 +17,17 @@ import (
 	"hinit/internal/testkit"
 )
 
-func openAt(t *testing.T, path string) (*Store, error) {
+func openStoreAt(t *testing.T, path string) (*Store, error) {
 	t.Helper()
-	s, err := Open(t.Context(), Paths{Board: "default", DB: path}, Options{Env: env{"HERMES_KANBAN_BUSY_TIMEOUT_MS": "700"}.get})
+	s, err := Open(t.Context(), Paths{Board: "default", DB: path}, Options{Env: testEnv{"HERMES_KANBAN_BUSY_TIMEOUT_MS": "700"}.get})
 	if err == nil {
 		t.Cleanup(func() { _ = s.Close() })
 	}
 	return s, err
 }
 
-// reopen makes the next Open of a path check the file again, as in another process.
-func reopen() {
+// clearCheckedFiles makes the next Open of a path check the file again, as in another process.
+func clearCheckedFiles() {
 	checkedFiles.Clear()
 }
 
@@ -38,9 +38,9 @@ func TestOpen(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "deep", "er", "kanban.db")
 		var before string
 		for range 3 {
-			s, err := openAt(t, path)
+			s, err := openStoreAt(t, path)
 			must(t, err)
-			schema := dump(t, s, "sqlite_master")
+			schema := dumpTables(t, s, "sqlite_master")
 			if before != "" && schema != before {
 				t.Errorf("the schema changed:\n%s\n%s", before, schema)
 			}
@@ -51,13 +51,13 @@ func TestOpen(t *testing.T) {
 				}
 			}
 			must(t, s.Close())
-			reopen()
+			clearCheckedFiles()
 		}
 	})
 	t.Run("pragmas on first and later opens", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "kanban.db")
 		for range 2 {
-			s, err := openAt(t, path)
+			s, err := openStoreAt(t, path)
 			must(t, err)
 			for pragma, want := range map[string]string{
 				"journal_mode": "wal", "synchronous": "2", "wal_autocheckpoint": "100", "foreign_keys": "1", "secure_delete": "1", "cell_size_check": "1",
@@ -73,7 +73,7 @@ func TestOpen(t *testing.T) {
 	})
 	t.Run("busy timeout from env", func(t *testing.T) {
 		for value, want := range map[string]time.Duration{"": 2 * time.Minute, "500": 500 * time.Millisecond, "0": 2 * time.Minute, "x": 2 * time.Minute} {
-			s, err := Open(t.Context(), Paths{DB: filepath.Join(t.TempDir(), "k.db")}, Options{Env: env{"HERMES_KANBAN_BUSY_TIMEOUT_MS": value}.get})
+			s, err := Open(t.Context(), Paths{DB: filepath.Join(t.TempDir(), "k.db")}, Options{Env: testEnv{"HERMES_KANBAN_BUSY_TIMEOUT_MS": value}.get})
 			must(t, err)
 			if s.opt.BusyTimeout != want {
 				t.Errorf("%q: %s", value, s.opt.BusyTimeout)
@@ -84,8 +84,8 @@ func TestOpen(t *testing.T) {
 	t.Run("TLS-like header", func(t *testing.T) {
 		for offset, head := range map[int]string{0: "\x17\x03\x03\x00\x40abcdefghijklmnopqrstuvwxyz0123456789", 5: "SQLit\x17\x03\x03\x01\x01t 3\x00abcdefghijklmnopqrstuvwxyz"} {
 			path := filepath.Join(t.TempDir(), "kanban.db")
-			write0(t, path, []byte(head))
-			_, err := openAt(t, path)
+			writeTestFile(t, path, []byte(head))
+			_, err := openStoreAt(t, path)
 			var bad *CorruptError
 			if !errors.As(err, &bad) || !strings.Contains(err.Error(), "file is not a database") || !strings.Contains(err.Error(), fmt.Sprintf("offset %d", offset)) ||
 				!strings.Contains(err.Error(), fmt.Sprintf("%x", head[:32])) {
@@ -99,26 +99,26 @@ func TestOpen(t *testing.T) {
 	t.Run("other headers", func(t *testing.T) {
 		for _, head := range []string{"x", "SQLite format 2", "SQLite format 3", strings.Repeat("\x00", 4096)} {
 			path := filepath.Join(t.TempDir(), "kanban.db")
-			write0(t, path, []byte(head))
-			if _, err := openAt(t, path); err == nil || strings.Contains(err.Error(), "TLS") {
+			writeTestFile(t, path, []byte(head))
+			if _, err := openStoreAt(t, path); err == nil || strings.Contains(err.Error(), "TLS") {
 				t.Errorf("%.20q: %v", head, err)
 			}
 		}
 	})
 	t.Run("locked healthy file is not corrupt", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "kanban.db")
-		s, err := openAt(t, path)
+		s, err := openStoreAt(t, path)
 		must(t, err)
 		must(t, s.Close())
-		reopen()
-		db, err := connect(path, "rw", time.Second)
+		clearCheckedFiles()
+		db, err := openDatabase(path, "rw", time.Second)
 		must(t, err)
 		defer db.Close()
 		for _, stmt := range []string{"PRAGMA locking_mode = EXCLUSIVE", "BEGIN EXCLUSIVE", "CREATE TABLE held (x)"} {
 			_, err := db.Exec(stmt)
 			must(t, err)
 		}
-		_, err = openAt(t, path)
+		_, err = openStoreAt(t, path)
 		var bad *CorruptError
 		if err == nil || errors.As(err, &bad) || !isBusy(err) {
 			t.Errorf("%v", err)
@@ -129,7 +129,7 @@ func TestOpen(t *testing.T) {
 	})
 	t.Run("fast path", func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "kanban.db")
-		s, err := openAt(t, path)
+		s, err := openStoreAt(t, path)
 		must(t, err)
 		lock, held, err := TryLock(s.paths.initLock())
 		if must(t, err); !held {
@@ -137,9 +137,9 @@ func TestOpen(t *testing.T) {
 		}
 		defer lock.Release()
 		began := time.Now()
-		_, err = openAt(t, path)
+		_, err = openStoreAt(t, path)
 		must(t, err)
-		if waited := time.Since(began); waited > maxInitWait/2 {
+		if waited := time.Since(began); waited > maxInitLockWait/2 {
 			t.Errorf("waited %s for the lock", waited)
 		}
 	})
@@ -149,7 +149,7 @@ func TestOpen(t *testing.T) {
 		must(t, err)
 		defer lock.Release()
 		began := time.Now()
-		s, err := Open(t.Context(), Paths{DB: path}, Options{Env: env{}.get, initWait: 300 * time.Millisecond})
+		s, err := Open(t.Context(), Paths{DB: path}, Options{Env: testEnv{}.get, initLockTimeout: 300 * time.Millisecond})
 		must(t, err)
 		defer s.Close()
 		if waited := time.Since(began); waited < 300*time.Millisecond {
@@ -158,15 +158,15 @@ func TestOpen(t *testing.T) {
 	})
 	t.Run("a symbolic link and a directory", func(t *testing.T) {
 		dir := t.TempDir()
-		if _, err := openAt(t, dir); err == nil {
+		if _, err := openStoreAt(t, dir); err == nil {
 			t.Error("a directory is no board")
 		}
 	})
 }
 
-// corrupt overwrites the file's second page with bytes of fill. The page belongs to the schema or to
+// corruptPage overwrites the file's second page with bytes of fill. The page belongs to the schema or to
 // the first table.
-func corrupt(t *testing.T, path string, fill byte) {
+func corruptPage(t *testing.T, path string, fill byte) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	must(t, err)
@@ -182,7 +182,7 @@ func corrupt(t *testing.T, path string, fill byte) {
 // makeLargeBoard creates a board whose database has many pages.
 func makeLargeBoard(t *testing.T, path string) {
 	t.Helper()
-	s, err := openAt(t, path)
+	s, err := openStoreAt(t, path)
 	must(t, err)
 	for range 50 {
 		_, err := s.Create(t.Context(), time.Unix(1, 0), Task{Title: "x", Body: strings.Repeat("b", 500)})
@@ -195,14 +195,14 @@ func TestCorruptFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kanban.db")
 	makeLargeBoard(t, path)
 	for n, fill := range []byte{0xff, 0x07} {
-		corrupt(t, path, fill)
-		write0(t, path+"-wal", []byte("whatever a log holds"))
+		corruptPage(t, path, fill)
+		writeTestFile(t, path+"-wal", []byte("whatever a log holds"))
 		content, err := os.ReadFile(path)
 		must(t, err)
 		var backup string
 		for range 10 {
-			reopen()
-			_, err := openAt(t, path)
+			clearCheckedFiles()
+			_, err := openStoreAt(t, path)
 			var bad *CorruptError
 			if !errors.As(err, &bad) || bad.Backup == "" || !strings.Contains(err.Error(), "corrupt DB") {
 				t.Fatalf("%v", err)
@@ -227,7 +227,7 @@ func TestCorruptFile(t *testing.T) {
 
 func TestTruncatedWAL(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "kanban.db")
-	s, err := openAt(t, path)
+	s, err := openStoreAt(t, path)
 	must(t, err)
 	first, err := s.Create(t.Context(), time.Unix(1, 0), Task{Title: "first"})
 	must(t, err)
@@ -242,11 +242,11 @@ func TestTruncatedWAL(t *testing.T) {
 		if part != "" {
 			data = data[:len(data)-100]
 		}
-		write0(t, copied+part, data)
+		writeTestFile(t, copied+part, data)
 	}
-	cut, err := openAt(t, copied)
+	cut, err := openStoreAt(t, copied)
 	must(t, err)
-	list, err := cut.Tasks(t.Context(), Filter{})
+	list, err := cut.Tasks(t.Context(), TaskFilter{})
 	if must(t, err); len(list) != 1 || list[0].ID != first { // The log ends inside the second transaction, so only the first task exists.
 		t.Errorf("%+v", list)
 	}
@@ -335,13 +335,13 @@ func TestDeathInACheckpoint(t *testing.T) {
 	must(t, err)
 	must(t, copyFile(b.paths.DB, copied))
 	must(t, os.Truncate(copied, st.Size()+4096)) // The header and one page were written.
-	s, err := openAt(t, copied)
+	s, err := openStoreAt(t, copied)
 	must(t, err)
 	if s.lengthError() == nil {
 		t.Error("the file is as long as its header says")
 	}
 	must(t, s.checkLength(t.Context(), s.db))
-	list, err := s.Tasks(t.Context(), Filter{})
+	list, err := s.Tasks(t.Context(), TaskFilter{})
 	if must(t, err); len(list) != 30 {
 		t.Errorf("%d tasks", len(list))
 	}
@@ -351,7 +351,7 @@ func TestDeathInACheckpoint(t *testing.T) {
 func TestRollbackHidesNothing(t *testing.T) {
 	b := newBoard(t)
 	first := errors.New("the first error")
-	err := b.write(t.Context(), b.now, func(tx *tx) error {
+	err := b.write(t.Context(), b.now, func(tx *writeTx) error {
 		tx.exec("ROLLBACK") // This statement makes the next ROLLBACK fail.
 		return first
 	})
@@ -366,7 +366,7 @@ func TestRollbackHidesNothing(t *testing.T) {
 func TestTheFirstErrorSticks(t *testing.T) {
 	b := newBoard(t)
 	id := b.createReady("alpha")
-	err := b.write(t.Context(), b.now, func(tx *tx) error {
+	err := b.write(t.Context(), b.now, func(tx *writeTx) error {
 		tx.exec("UPDATE tasks SET title = 'changed'")
 		if queryFirstInTx[string](tx, "SELECT nothing FROM tasks") != "" || tx.insert("INSERT INTO task_events (task_id) VALUES ('x')") != 0 {
 			t.Error("an answer after an error")
@@ -400,7 +400,7 @@ func TestLocksSurviveReading(t *testing.T) {
 	}
 }
 
-func write0(t *testing.T, path string, data []byte) {
+func writeTestFile(t *testing.T, path string, data []byte) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must(t, os.WriteFile(path, data, 0o644))

@@ -36,7 +36,7 @@ func stormDispatcher(s *Store, dir string) *Dispatcher {
 
 func (r *stormRunner) Start(_ context.Context, job WorkerJob) (Worker, error) {
 	cmd := stormRole(context.Background(), "worker", r.dir)
-	cmd.Env = proc.SetEnv(cmd.Env, job.Vars)
+	cmd.Env = proc.SetEnv(cmd.Env, job.EnvVars)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	log, err := os.OpenFile(job.Log, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
@@ -74,14 +74,14 @@ func (r *stormRunner) WorkerStates(_ context.Context, refs []RunRef) ([]WorkerRe
 		} else if cmd := r.runs[ref.Run]; cmd != nil {
 			list[i] = WorkerReport{Liveness: Alive, Worker: Worker{PID: cmd.Process.Pid}}
 		} else if ref.PID == 0 {
-			list[i] = stormFind(ref)
+			list[i] = findStormWorker(ref)
 		}
 	}
 	return list, nil
 }
 
-// stormFind finds a run's worker by its environment.
-func stormFind(ref RunRef) WorkerReport {
+// findStormWorker finds a run's worker by its environment.
+func findStormWorker(ref RunRef) WorkerReport {
 	files, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, file := range files {
 		env, _ := os.ReadFile(file)
@@ -114,8 +114,8 @@ func (r *stormRunner) Leftovers(ref RunRef) ([]int, bool) {
 
 func (r *stormRunner) Forget([]RunRef) {}
 
-// actAs makes this test binary one of the storm's programs.
-func actAs(role string) int {
+// runStormRole makes this test binary one of the storm's programs.
+func runStormRole(role string) int {
 	dir := os.Getenv("KANBAN_TEST_DIR")
 	var err error
 	s := stormStore(context.Background(), dir, func(a ...any) { err = fmt.Errorf("%v", a) })
@@ -129,17 +129,17 @@ func actAs(role string) int {
 				time.Sleep(5 * time.Millisecond)
 			}
 		case "writer":
-			err = stormWrite(context.Background(), s, dir)
+			err = changeBoardRandomly(context.Background(), s, dir)
 		case "worker":
-			return stormWork(context.Background(), s, dir)
+			return runStormWorker(context.Background(), s, dir)
 		}
 	}
 	fmt.Fprintln(os.Stderr, role, err)
 	return 1
 }
 
-// stormWrite makes random changes to the board.
-func stormWrite(ctx context.Context, s *Store, dir string) error {
+// changeBoardRandomly makes random changes to the board.
+func changeBoardRandomly(ctx context.Context, s *Store, dir string) error {
 	made, err := os.OpenFile(filepath.Join(dir, "made"), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
@@ -187,8 +187,8 @@ func stormWrite(ctx context.Context, s *Store, dir string) error {
 	}
 }
 
-// stormWork is a worker. It holds a lock for its task, which reveals a second worker.
-func stormWork(ctx context.Context, s *Store, dir string) int {
+// runStormWorker is a worker. It holds a lock for its task, which reveals a second worker.
+func runStormWorker(ctx context.Context, s *Store, dir string) int {
 	id := os.Getenv("HERMES_KANBAN_TASK")
 	run, _ := strconv.ParseInt(os.Getenv("HERMES_KANBAN_RUN_ID"), 10, 64)
 	note := filepath.Join(dir, "at-work", id)

@@ -21,7 +21,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var full = flag.Bool("full", false, "the long forms of the tests")
+var longTests = flag.Bool("full", false, "the long forms of the tests")
 
 const (
 	stormPerProfile = 3
@@ -39,13 +39,13 @@ func TestStorm(t *testing.T) {
 		t.Skip("ten seconds")
 	}
 	length := 8 * time.Second
-	if *full {
+	if *longTests {
 		length = 5 * time.Minute
 	}
 	dir := t.TempDir()
 	s := stormStore(t.Context(), dir, t.Fatal)
 	defer s.Close()
-	python(t, "check", s.paths.DB) // The call skips this test if Python is missing.
+	pythonCmd(t, "check", s.paths.DB) // The call skips this test if Python is missing.
 
 	ctx, cancel := context.WithCancel(t.Context())
 	var wait sync.WaitGroup
@@ -57,7 +57,7 @@ func TestStorm(t *testing.T) {
 		stormers = append(stormers,
 			func(ctx context.Context) *exec.Cmd { return stormRole(ctx, "writer", dir) },
 			func(ctx context.Context) *exec.Cmd {
-				cmd := python(t, "storm", s.paths.DB, strconv.Itoa(n), filepath.Join(dir, "made"))
+				cmd := pythonCmd(t, "storm", s.paths.DB, strconv.Itoa(n), filepath.Join(dir, "made"))
 				return exec.CommandContext(ctx, cmd.Path, cmd.Args[1:]...)
 			})
 	}
@@ -75,13 +75,13 @@ func TestStorm(t *testing.T) {
 	cancel()
 	wait.Wait()
 
-	stormDrain(t, s, dir)
+	finishStormTasks(t, s, dir)
 	checkIntegrity(t, s)
 	if data, _ := os.ReadFile(filepath.Join(dir, "twice")); len(data) > 0 {
 		t.Errorf("a task had two workers at a time:\n%s", data)
 	}
-	stormCount(t, s, dir, kills)
-	stormAccount(t, s)
+	checkStormTasks(t, s, dir, kills)
+	replayStormEvents(t, s)
 }
 
 func stormStore(ctx context.Context, dir string, fail func(...any)) *Store {
@@ -141,7 +141,7 @@ func stormRestart(ctx context.Context, t *testing.T, start func(context.Context)
 }
 
 func stormWatchCaps(ctx context.Context, t *testing.T, path string) {
-	db, err := connect(path, "ro", time.Minute)
+	db, err := openDatabase(path, "ro", time.Minute)
 	if err != nil {
 		t.Error(err)
 		return
@@ -194,15 +194,15 @@ func stormKillWorkers(ctx context.Context, dir string) {
 	}
 }
 
-// stormDrain lets one dispatcher finish the remaining tasks.
-func stormDrain(t *testing.T, s *Store, dir string) {
+// finishStormTasks lets one dispatcher finish the remaining tasks.
+func finishStormTasks(t *testing.T, s *Store, dir string) {
 	t.Helper()
 	t.Setenv("HERMES_KANBAN_CRASH_GRACE_SECONDS", "1")
 	t.Setenv("HERMES_KANBAN_RATE_LIMIT_COOLDOWN_SECONDS", "0")
 	d := stormDispatcher(s, dir)
 	d.Config.MaxInProgress, d.Config.MaxInProgressPerProfile = new(20), nil
 	for _, status := range []Status{Ready, Todo} { // The storm creates more tasks than it can finish.
-		list, err := s.Tasks(t.Context(), Filter{Status: status})
+		list, err := s.Tasks(t.Context(), TaskFilter{Status: status})
 		must(t, err)
 		for _, task := range list[min(30, len(list)):] {
 			_, err := s.Archive(t.Context(), time.Now(), task.ID)
@@ -214,7 +214,7 @@ func stormDrain(t *testing.T, s *Store, dir string) {
 	deadline := time.Now().Add(5 * time.Minute)
 	for left := 1; left > 0; {
 		if time.Now().After(deadline) {
-			list, _ := s.Tasks(t.Context(), Filter{Status: Running})
+			list, _ := s.Tasks(t.Context(), TaskFilter{Status: Running})
 			t.Fatalf("%d tasks are left; running: %+v", left, list)
 		}
 		if _, err := d.Tick(t.Context(), time.Now(), TickOptions{}); err != nil {
@@ -228,8 +228,8 @@ func stormDrain(t *testing.T, s *Store, dir string) {
 	}
 }
 
-// stormCount checks that every task that a writer has made exists.
-func stormCount(t *testing.T, s *Store, dir string, kills []int) {
+// checkStormTasks checks that every task that a writer has made exists.
+func checkStormTasks(t *testing.T, s *Store, dir string, kills []int) {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, "made"))
 	must(t, err)
@@ -250,8 +250,8 @@ func stormCount(t *testing.T, s *Store, dir string, kills []int) {
 	}
 }
 
-// stormAccount replays each task's events and compares the resulting status with the task's status.
-func stormAccount(t *testing.T, s *Store) {
+// replayStormEvents replays each task's events and compares the resulting status with the task's status.
+func replayStormEvents(t *testing.T, s *Store) {
 	t.Helper()
 	events, err := s.Events(t.Context(), "", 0)
 	must(t, err)
@@ -295,7 +295,7 @@ func stormAccount(t *testing.T, s *Store) {
 			}
 		}
 	}
-	tasks, err := s.Tasks(t.Context(), Filter{IncludeArchived: true})
+	tasks, err := s.Tasks(t.Context(), TaskFilter{IncludeArchived: true})
 	must(t, err)
 	for _, task := range tasks {
 		if want := status[task.ID]; want != task.Status && !(loose[task.ID] && want == Ready && task.Status == Todo) {

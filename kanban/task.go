@@ -35,9 +35,9 @@ var Statuses = []Status{Triage, Todo, Scheduled, Ready, Running, Blocked, Review
 // The kinds of workspace, which is the working directory of a task's worker. A scratch directory is removed when the task is
 // done. A worktree is a linked git worktree. A dir is an existing directory, whose path is in the task.
 const (
-	Scratch  = "scratch"
-	Worktree = "worktree"
-	Dir      = "dir"
+	WorkspaceScratch  = "scratch"
+	WorkspaceWorktree = "worktree"
+	WorkspaceDir      = "dir"
 )
 
 // Task is a row of the table tasks, with a field for each column. Times are in seconds since 1970. A zero time, a zero number and
@@ -158,9 +158,9 @@ func (e *CorruptError) Error() string {
 	return s
 }
 
-// Result lists the changes of one pass. Its JSON has the form of the agent's own command, which other programs parse. Each
+// TickResult lists the changes of one pass. Its JSON has the form of the agent's own command, which other programs parse. Each
 // list of strings contains task ids.
-type Result struct {
+type TickResult struct {
 	Reclaimed         int           `json:"reclaimed"`          // Number of claims that were released because they had expired.
 	Crashed           []string      `json:"crashed"`            // Tasks whose worker crashed, or exited without a result.
 	TimedOut          []string      `json:"timed_out"`          // Tasks over their maximum runtime.
@@ -177,13 +177,13 @@ type Result struct {
 	RateLimited         []string      `json:"rate_limited"`               // Tasks whose worker reached a rate limit; ready again, without a failure.
 	SkippedLocked       bool          `json:"skipped_locked"`             // Whether another dispatcher had the tick lock, so that this pass did nothing.
 	// Tasks that were due but not started, for a reason that the other fields don't show.
-	Stuck   int        `json:"-"`
-	Leaving int        `json:"-"` // Number of living workers whose attempt is over.
-	Alive   int        `json:"-"` // Number of workers of running tasks that the runner reports as alive.
-	Exits   []EndedRun `json:"-"` // Workers whose end this pass recorded.
+	DueNotStarted int        `json:"-"`
+	DepartedAlive int        `json:"-"` // Number of living workers whose attempt is over.
+	AliveWorkers  int        `json:"-"` // Number of workers of running tasks that the runner reports as alive.
+	EndedRuns     []EndedRun `json:"-"` // Workers whose end this pass recorded.
 	// tasks whose worker ended for a reason outside the task; ready again, not a failure
-	Released []string      `json:"-"`
-	Refused  []FailedSpawn `json:"-"` // Workers that couldn't be started, with the reasons.
+	Released     []string      `json:"-"`
+	FailedSpawns []FailedSpawn `json:"-"` // Workers that couldn't be started, with the reasons.
 }
 
 // SpawnedTask is a task whose worker was started.
@@ -242,7 +242,7 @@ func marshalRow(t table, row any) []byte {
 		switch column := field.String(); {
 		case field.Kind() == reflect.Slice:
 			value = append([]string{}, value.([]string)...)
-		case field.IsZero() && (c.definition == text || c.definition == integer):
+		case field.IsZero() && (c.definition == sqlText || c.definition == sqlInteger):
 			value = nil
 		case (c.name == "payload" || c.name == "metadata") && json.Valid([]byte(column)):
 			value = json.RawMessage(column)
@@ -305,16 +305,16 @@ func encodeLikePython(v any) string {
 	return b.String()
 }
 
-// orNull returns nil if v is the zero value of its type, and v otherwise.
-func orNull[T comparable](v T) any {
+// nilIfZero returns nil if v is the zero value of its type, and v otherwise.
+func nilIfZero[T comparable](v T) any {
 	if v == *new(T) {
 		return nil
 	}
 	return v
 }
 
-// clip returns the first n characters of a string.
-func clip(s string, n int) string {
+// truncate returns the first n characters of a string.
+func truncate(s string, n int) string {
 	if utf8.RuneCountInString(s) <= n {
 		return s
 	}

@@ -14,7 +14,7 @@ func TestWire(t *testing.T) {
 	b := newBoard(t)
 	plain := b.create(Task{Title: "t"})
 	rich := b.create(Task{Title: "ä\"", Body: "b", Assignee: "alpha", Skills: []string{"s"}, MaxRetries: new(int64(3)), GoalMode: true})
-	b.run(rich, 71, true)
+	b.claimForPID(rich, 71, true)
 	for _, id := range []string{plain, rich} {
 		data, err := json.Marshal(b.task(id))
 		must(t, err)

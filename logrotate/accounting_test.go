@@ -24,18 +24,18 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// writerVar makes this test binary a gateway that writes numbered lines. It holds the gateway's
+// writerEnv makes this test binary a gateway that writes numbered lines. It holds the gateway's
 // name, the run, and the ledger's path.
-const writerVar = "LOGROTATE_TEST_WRITER"
+const writerEnv = "LOGROTATE_TEST_WRITER"
 
-// numbered returns line n of one stream of a run. Its length depends on n.
-func numbered(gateway, run string, stream, n int) string {
+// numberedLine returns line n of one stream of a run. Its length depends on n.
+func numberedLine(gateway, run string, stream, n int) string {
 	return fmt.Sprintf("%s %s %d %d %s", gateway, run, stream, n, strings.Repeat("abcdefghij", n%27))
 }
 
-// write is the main function of a test gateway, see writerVar. It writes lines until it is killed.
+// runWriter is the main function of a test gateway, see writerEnv. It writes lines until it is killed.
 // A ledger in shared memory counts the started and the written lines of each stream.
-func write(order string) int {
+func runWriter(order string) int {
 	fields := strings.Fields(order)
 	f, err := os.OpenFile(fields[2], os.O_RDWR, 0)
 	if err != nil {
@@ -52,7 +52,7 @@ func write(order string) int {
 			stream = 1
 		}
 		n := counts[stream]
-		line := []byte(numbered(fields[0], fields[1], stream, n) + "\n")
+		line := []byte(numberedLine(fields[0], fields[1], stream, n) + "\n")
 		binary.NativeEndian.PutUint64(ledger[stream*16:], uint64(n+1))
 		if _, err := unix.Write(stream+1, line); err != nil {
 			return 1
@@ -74,10 +74,10 @@ type gateway struct {
 	dir     string
 	ledgers string
 
-	mu   sync.Mutex
-	cmd  *exec.Cmd
-	runs int
-	over bool
+	mu      sync.Mutex
+	cmd     *exec.Cmd
+	runs    int
+	stopped bool
 
 	removed [][]string // Lines in removed directories, oldest first.
 }
@@ -91,7 +91,7 @@ func (g *gateway) keepRunning(t *testing.T) {
 func (g *gateway) restart(t *testing.T) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.over {
+	if g.stopped {
 		return false
 	}
 	run := strconv.Itoa(g.runs)
@@ -107,7 +107,7 @@ func (g *gateway) restart(t *testing.T) bool {
 	}
 	defer closeAll(stdout, stderr)
 	g.cmd = exec.Command(os.Args[0])
-	g.cmd.Env = append(os.Environ(), writerVar+"="+g.name+" "+run+" "+ledger)
+	g.cmd.Env = append(os.Environ(), writerEnv+"="+g.name+" "+run+" "+ledger)
 	g.cmd.Stdout, g.cmd.Stderr = stdout, stderr
 	if err := g.cmd.Start(); err != nil {
 		t.Error(err)
@@ -117,7 +117,7 @@ func (g *gateway) restart(t *testing.T) bool {
 	return true
 }
 
-func (g *gateway) begun() int {
+func (g *gateway) runCount() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.runs
@@ -127,7 +127,7 @@ func (g *gateway) begun() int {
 func (g *gateway) kill(over bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.over = g.over || over
+	g.stopped = g.stopped || over
 	if g.cmd != nil {
 		_ = g.cmd.Process.Kill() // An error means that the process has ended already.
 	}
@@ -140,14 +140,14 @@ func TestEveryLineIsAccountedFor(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	t.Run("all is well", func(t *testing.T) {
-		lines, lost := account(t, t.TempDir(), Limits{}, nil)
+		lines, lost := accountForLines(t, t.TempDir(), Limits{}, nil)
 		if lost != 0 {
 			t.Errorf("%d of %d lines are lost", lost, lines)
 		}
 	})
 	t.Run("disk full at times", func(t *testing.T) {
-		disk := smallDisk(t, 256<<20)
-		lines, lost := account(t, disk, Limits{}, func(all []*gateway) { fillAndEmpty(t, filepath.Join(disk, "ballast"), all) })
+		disk := mountSmallDisk(t, 256<<20)
+		lines, lost := accountForLines(t, disk, Limits{}, func(all []*gateway) { fillAndEmptyDisk(t, filepath.Join(disk, "ballast"), all) })
 		if lost == 0 {
 			t.Errorf("none of %d lines is lost: the disk was never full for long", lines)
 		}
@@ -161,7 +161,7 @@ func TestEveryLineIsAccountedForWhenDirectoriesGo(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	grave := t.TempDir()
-	lines, lost := account(t, t.TempDir(), Limits{}, func(gateways []*gateway) {
+	lines, lost := accountForLines(t, t.TempDir(), Limits{}, func(gateways []*gateway) {
 		for i := range 40 {
 			gateways[rand.IntN(len(gateways))].moveAway(t, filepath.Join(grave, strconv.Itoa(i)), i%2 == 0)
 		}
@@ -183,7 +183,7 @@ func (g *gateway) moveAway(t *testing.T, to string, remove bool) {
 		return
 	}
 	files := make([]*os.File, 0, len(paths)+1)
-	for _, path := range append(paths, filepath.Join(to, archive.Current)) {
+	for _, path := range append(paths, filepath.Join(to, archive.CurrentFile)) {
 		f, err := os.Open(path)
 		if err == nil {
 			files = append(files, f)
@@ -196,7 +196,7 @@ func (g *gateway) moveAway(t *testing.T, to string, remove bool) {
 		}
 	}
 	testkit.Until(t, "a new directory", func() bool {
-		st, err := os.Stat(filepath.Join(g.dir, archive.Current))
+		st, err := os.Stat(filepath.Join(g.dir, archive.CurrentFile))
 		return err == nil && st.Size() > 0
 	})
 	var lines []string
@@ -215,7 +215,7 @@ func (g *gateway) moveAway(t *testing.T, to string, remove bool) {
 // lines returns every line that is or was in a named file. A batch that was written while the file
 // lost its name is written again to the next file, and counts once.
 func (g *gateway) lines(t *testing.T) []string {
-	all := stored(t, g.dir)
+	all := storedLines(t, g.dir)
 	for _, old := range slices.Backward(g.removed) {
 		again := make(map[string]bool, len(all))
 		for _, line := range all {
@@ -229,25 +229,25 @@ func (g *gateway) lines(t *testing.T) []string {
 	return all
 }
 
-// losses returns how many lines all gateways have lost so far.
-func losses(gateways []*gateway) (n uint64) {
+// totalLosses returns how many lines all gateways have lost so far.
+func totalLosses(gateways []*gateway) (n uint64) {
 	for _, g := range gateways {
 		n += g.log.Stats().LinesLost
 	}
 	return n
 }
 
-// fillAndEmpty fills the disk for longer than the memory for waiting lines lasts, and empties it again.
-func fillAndEmpty(t *testing.T, ballast string, gateways []*gateway) {
+// fillAndEmptyDisk fills the disk for longer than the memory for waiting lines lasts, and empties it again.
+func fillAndEmptyDisk(t *testing.T, ballast string, gateways []*gateway) {
 	for range 2 {
-		before := losses(gateways)
+		before := totalLosses(gateways)
 		giveUp := time.Now().Add(testkit.Patience)
 		f, err := os.Create(ballast)
 		if err != nil {
 			t.Error(err)
 			return
 		}
-		for block := make([]byte, 64<<10); losses(gateways) == before && time.Now().Before(giveUp); {
+		for block := make([]byte, 64<<10); totalLosses(gateways) == before && time.Now().Before(giveUp); {
 			if _, err := f.Write(block); err != nil {
 				block = block[:max(len(block)/2, 1)] // Smaller blocks take the last free bytes, too.
 				<-time.After(time.Millisecond)
@@ -259,36 +259,36 @@ func fillAndEmpty(t *testing.T, ballast string, gateways []*gateway) {
 		if err := os.Remove(ballast); err != nil {
 			t.Error(err)
 		}
-		awaitWritten(t, gateways)
+		awaitNoErrors(t, gateways)
 	}
 }
 
-// awaitWritten waits until no log reports an error any more.
-func awaitWritten(t *testing.T, gateways []*gateway) {
+// awaitNoErrors waits until no log reports an error any more.
+func awaitNoErrors(t *testing.T, gateways []*gateway) {
 	testkit.Until(t, "all is written again", func() bool {
 		return !slices.ContainsFunc(gateways, func(g *gateway) bool { return g.log.Stats().LastError != "" })
 	})
 }
 
-// full makes these tests larger.
-var full = flag.Bool("full", false, "account for the lines of twenty gateways, killed two hundred times, instead of eight, killed sixty times")
+// fullAccounting makes these tests larger.
+var fullAccounting = flag.Bool("full", false, "account for the lines of twenty gateways, killed two hundred times, instead of eight, killed sixty times")
 
-// account lets gateways write to files below dir and kills them, and calls during at the same time.
+// accountForLines lets gateways write to files below dir and kills them, and calls during at the same time.
 // It returns the numbers of lines and of lost lines.
-func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (lines, lost uint64) {
+func accountForLines(t *testing.T, dir string, limits Limits, during func([]*gateway)) (lines, lost uint64) {
 	s := newSet(Options{})
 	limits.MaxSize, limits.Archives = 200_000, 100_000
 	n, kills, fewestLines := 8, 60, uint64(8000)
-	if *full {
+	if *fullAccounting {
 		n, kills, fewestLines = 20, 200, 20_000
 	}
 	gateways := make([]*gateway, n)
 	var all sync.WaitGroup
 	for i := range gateways {
 		name := "g" + strconv.Itoa(i)
-		path := filepath.Join(dir, name, archive.Current)
+		path := filepath.Join(dir, name, archive.CurrentFile)
 		g := &gateway{name: name, dir: filepath.Dir(path), ledgers: t.TempDir(), log: s.Open(name, "", path)}
-		limit(g.log, limits)
+		setLimits(g.log, limits)
 		gateways[i] = g
 		all.Go(func() { g.keepRunning(t) })
 	}
@@ -307,7 +307,7 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 		runs, archives, written := 0, 0, uint64(0)
 		for _, g := range gateways {
 			paths, _ := archivePaths(g.dir)
-			runs, archives, written = runs+g.begun(), archives+len(paths), written+g.log.Stats().Lines
+			runs, archives, written = runs+g.runCount(), archives+len(paths), written+g.log.Stats().Lines
 		}
 		if runs >= fewestRuns && archives >= fewestArchives && written >= fewestLines {
 			break
@@ -330,7 +330,7 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 		}
 		archives += len(paths)
 		runs += g.runs
-		gone := g.check(t)
+		gone := g.checkLedgers(t)
 		st := g.log.Stats()
 		if gone != st.LinesLost {
 			t.Errorf("%s: the markers say %d lines, the counter %d", g.name, gone, st.LinesLost)
@@ -346,9 +346,9 @@ func account(t *testing.T, dir string, limits Limits, during func([]*gateway)) (
 
 var lostMarker = regexp.MustCompile(`^\[hinit\] (\d+) lines lost here: `)
 
-// check compares the files with the ledgers, and returns how many lines the gap markers report as
+// checkLedgers compares the files with the ledgers, and returns how many lines the gap markers report as
 // missing.
-func (g *gateway) check(t *testing.T) (gone uint64) {
+func (g *gateway) checkLedgers(t *testing.T) (gone uint64) {
 	type stream struct{ run, stream int }
 	next := make(map[stream]int) // Number of the next expected line.
 	missing := make(map[stream]uint64)
@@ -367,7 +367,7 @@ func (g *gateway) check(t *testing.T) (gone uint64) {
 		if _, err := fmt.Sscanf(line, "%s %d %d %d", &name, &run, &index, &n); err != nil {
 			t.Fatalf("%s: no line of a gateway: %.200q", g.name, line)
 		}
-		if line != numbered(g.name, strconv.Itoa(run), index, n) {
+		if line != numberedLine(g.name, strconv.Itoa(run), index, n) {
 			t.Fatalf("%s: torn: %.400q", g.name, line)
 		}
 		key := stream{run, index}

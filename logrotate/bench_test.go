@@ -44,7 +44,7 @@ func benchmarkPump(b *testing.B, console, file bool) {
 	}
 	path := ""
 	if file {
-		path = filepath.Join(b.TempDir(), archive.Current)
+		path = filepath.Join(b.TempDir(), archive.CurrentFile)
 	}
 	s := newSet(o)
 	l := s.Open("gateway-coder", "coder", path)
@@ -71,15 +71,15 @@ func benchmarkPump(b *testing.B, console, file bool) {
 	b.StopTimer()
 	syscall.Getrusage(syscall.RUSAGE_SELF, &after)
 	gb := float64(b.N) * float64(len(block)) / 1e9
-	b.ReportMetric((cpu(after)-cpu(before))/gb, "cpu-s/GB")
+	b.ReportMetric((cpuSeconds(after)-cpuSeconds(before))/gb, "cpu-s/GB")
 	b.ReportMetric(float64(l.Stats().ConsoleDropped)/float64(l.Stats().Lines), "dropped/line")
 }
 
-// flooderVar makes this test binary a process that writes the given number of 100-byte lines, each
+// flooderEnv makes this test binary a process that writes the given number of 100-byte lines, each
 // with one write.
-const flooderVar = "LOGROTATE_TEST_FLOODER"
+const flooderEnv = "LOGROTATE_TEST_FLOODER"
 
-func writeLines(order string) int {
+func runFlooder(order string) int {
 	n, err := strconv.Atoi(order)
 	if err != nil {
 		return 1
@@ -97,7 +97,7 @@ func writeLines(order string) int {
 // one by one.
 func BenchmarkSmallWrites(b *testing.B) {
 	s := newSet(Options{})
-	stdout, stderr, err := s.Open("gateway-coder", "coder", filepath.Join(b.TempDir(), archive.Current)).Pipes()
+	stdout, stderr, err := s.Open("gateway-coder", "coder", filepath.Join(b.TempDir(), archive.CurrentFile)).Pipes()
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -108,7 +108,7 @@ func BenchmarkSmallWrites(b *testing.B) {
 	syscall.Getrusage(syscall.RUSAGE_SELF, &before)
 	for b.Loop() {
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), flooderVar+"="+strconv.Itoa(lines))
+		cmd.Env = append(os.Environ(), flooderEnv+"="+strconv.Itoa(lines))
 		cmd.Stdout = stdout
 		if err := cmd.Run(); err != nil {
 			b.Fatal(err)
@@ -116,12 +116,12 @@ func BenchmarkSmallWrites(b *testing.B) {
 	}
 	syscall.Getrusage(syscall.RUSAGE_SELF, &after)
 	b.StopTimer()
-	b.ReportMetric((cpu(after)-cpu(before))/(float64(b.N)*100*lines/1e9), "cpu-s/GB")
+	b.ReportMetric((cpuSeconds(after)-cpuSeconds(before))/(float64(b.N)*100*lines/1e9), "cpu-s/GB")
 	stdout.Close()
 	closeSet(b, s)
 }
 
-func cpu(r syscall.Rusage) float64 {
+func cpuSeconds(r syscall.Rusage) float64 {
 	return time.Duration(syscall.TimevalToNsec(r.Utime) + syscall.TimevalToNsec(r.Stime)).Seconds()
 }
 
@@ -131,7 +131,7 @@ func BenchmarkWriter(b *testing.B) {
 	openFile := func(b *testing.B) (fd int, dir string) {
 		b.Helper()
 		dir = b.TempDir()
-		fd, err := unix.Open(filepath.Join(dir, archive.Current), unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
+		fd, err := unix.Open(filepath.Join(dir, archive.CurrentFile), unix.O_RDWR|unix.O_APPEND|unix.O_CREAT|unix.O_CLOEXEC, 0o644)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -30,8 +30,8 @@ func packedArchive(t *testing.T, dir string, at time.Time, text string, times in
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
-	name = archive.Name(at)
-	if err := os.WriteFile(filepath.Join(dir, name+archive.Packed), b.Bytes(), 0o600); err != nil {
+	name = archive.NameAt(at)
+	if err := os.WriteFile(filepath.Join(dir, name+archive.PackedSuffix), b.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return name
@@ -40,7 +40,7 @@ func packedArchive(t *testing.T, dir string, at time.Time, text string, times in
 // readAll returns the lines that Read emits.
 func readAll(t *testing.T, o reader.Options) (lines []string, err error) {
 	t.Helper()
-	err = reader.Read(t.Context(), fsutil.Self(), o, func(line []byte) error {
+	err = reader.Read(t.Context(), fsutil.ProcessActor(), o, func(line []byte) error {
 		lines = append(lines, string(line))
 		return nil
 	})
@@ -86,16 +86,16 @@ func TestAnArchiveThatIsABombHidesNoOtherLine(t *testing.T) {
 func TestTheLastLinesOfAnArchiveOfEmptyLinesNeedNoMemory(t *testing.T) {
 	dir := t.TempDir()
 	packedArchive(t, dir, time.Now(), strings.Repeat("\n", 1<<20), 8)
-	before := allocated()
+	before := allocatedBytes()
 	n := 0
 	stop := errors.New("enough")
-	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: 7 << 20}, func([]byte) error {
+	err := reader.Read(t.Context(), fsutil.ProcessActor(), reader.Options{Dir: dir, LastLines: 7 << 20}, func([]byte) error {
 		if n++; n == 1 {
 			return nil
 		}
 		return stop
 	})
-	grown := allocated() - before
+	grown := allocatedBytes() - before
 	if !errors.Is(err, stop) {
 		t.Errorf("%v", err)
 	}
@@ -109,7 +109,7 @@ func TestTheLastLinesOfAnArchiveOfEmptyLinesNeedNoMemory(t *testing.T) {
 
 func TestALineWithoutEndComesInPieces(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, archive.Current)
+	path := filepath.Join(dir, archive.CurrentFile)
 	if err := os.WriteFile(path, []byte("first\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -123,24 +123,24 @@ func TestALineWithoutEndComesInPieces(t *testing.T) {
 		longest, total = max(longest, len(line)), total+len(line)
 		return nil
 	}
-	if err := reader.Read(t.Context(), fsutil.Self(), o, count); err != nil {
+	if err := reader.Read(t.Context(), fsutil.ProcessActor(), o, count); err != nil {
 		t.Fatal(err)
 	}
 	if longest > 2<<20 || total != size-1 {
 		t.Errorf("%d bytes, the longest line has %d", total, longest)
 	}
 	o.LastLines, total = 3, 0
-	if err := reader.Read(t.Context(), fsutil.Self(), o, count); err != nil || total > 5<<20 || total == 0 {
+	if err := reader.Read(t.Context(), fsutil.ProcessActor(), o, count); err != nil || total > 5<<20 || total == 0 {
 		t.Errorf("of the last 3 lines %d bytes, %v", total, err)
 	}
 	o.LastLines, total = math.MaxInt, 0
-	if err := reader.Read(t.Context(), fsutil.Self(), o, count); err != nil || total != size-1 {
+	if err := reader.Read(t.Context(), fsutil.ProcessActor(), o, count); err != nil || total != size-1 {
 		t.Errorf("of all lines %d bytes, %v", total, err)
 	}
 }
 
-// allocated returns how many bytes this process has ever allocated.
-func allocated() uint64 {
+// allocatedBytes returns how many bytes this process has ever allocated.
+func allocatedBytes() uint64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return m.TotalAlloc

@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	// consoleLimit is the number of bytes above which a console's queue counts as full. From then on a service may add lines only
-	// while it has less than minSourceQueue queued.
-	consoleLimit = 1 << 20
+	// maxConsoleQueue is the number of bytes above which a console's queue counts as full. From then on a service may add lines
+	// only while it has less than minSourceQueue queued.
+	maxConsoleQueue = 1 << 20
 	// maxSourceQueue is the maximum number of bytes that a single source may have queued. A source with more has to wait, because
 	// a longer queue would delay the lines of other services.
 	maxSourceQueue = 128 << 10
 	// minSourceQueue is the number of bytes that a source may always have queued, even when the console's queue is full. So a
 	// quiet service never waits for others.
 	minSourceQueue = 4 << 10
-	// stalledShare is the maximum number of bytes that a single source may have queued while the reader has stalled. Additional
-	// lines of this source are dropped.
-	stalledShare = consoleLimit / 4 * 3
-	// consoleBlock is the size in bytes from which no more lines are added to a buffer. The last batch may exceed it.
-	consoleBlock = 64 << 10
-	// noticeBelow is the queue length in bytes below which a console writes the notices about dropped lines. While the queue
+	// maxStalledQueue is the maximum number of bytes that a single source may have queued while the reader has stalled.
+	// Additional lines of this source are dropped.
+	maxStalledQueue = maxConsoleQueue / 4 * 3
+	// consoleBlockSize is the size in bytes from which no more lines are added to a buffer. The last batch may exceed it.
+	consoleBlockSize = 64 << 10
+	// noticeQueueLimit is the queue length in bytes below which a console writes the notices about dropped lines. While the queue
 	// is longer, it delays them, so that a single notice covers many dropped lines.
-	noticeBelow = consoleLimit / 2
+	noticeQueueLimit = maxConsoleQueue / 2
 )
 
 // source is where the lines of one service, or of the init itself, enter one console. console.mu guards the fields, except masker
@@ -40,7 +40,7 @@ type source struct {
 	droppedTotal        *atomic.Uint64 // Counter of dropped lines in the log's statistics.
 
 	secrets *atomic.Pointer[redact.Secrets] // Secrets to mask in the output; nil: none.
-	masking sync.Mutex                      // Guards masker; the search for secrets takes too long to hold console.mu.
+	maskMu  sync.Mutex                      // Guards masker; the search for secrets takes too long to hold console.mu.
 	masker  redact.Masker
 
 	queuedBytes  int   // Bytes of this source in the console's queue.
@@ -80,30 +80,30 @@ type console struct {
 	mask   bool
 	warn   func(service, message string)
 	blocks sync.Pool // Empty *block values to reuse.
-	output
-	reader progress
+	consoleOutput
+	readerProgress progress
 
-	mu           sync.Mutex // No goroutine holds mu during I/O.
-	wake         sync.Cond
-	queue        []*block
-	writingBlock *block    // Block that is being written.
-	waiting      int       // Number of bytes in queue and writingBlock.
-	pumps        []*waiter // Pumps that wait for queue space, in the order of arrival.
-	noWaiting    bool      // True while pumps must not wait, because the Set is being frozen or closed.
-	withDropped  []*source // Sources whose dropped lines were not yet reported in a notice.
-	failed       bool      // Whether the stream has failed for good, for example with EPIPE, so that its lines are dropped.
-	closing      bool
-	drainWaiters []chan struct{} // Open channels that whenWritten has returned.
-	jsonTime     []byte          // Current time for JSON lines, formatted once for each batch.
+	mu                 sync.Mutex // No goroutine holds mu during I/O.
+	wake               sync.Cond
+	queue              []*block
+	writingBlock       *block         // Block that is being written.
+	queuedBytes        int            // Number of bytes in queue and writingBlock.
+	waitingPumps       []*waitingPump // Pumps that wait for queue space, in the order of arrival.
+	pumpsMustNotWait   bool           // True while pumps must not wait, because the Set is being frozen or closed.
+	sourcesWithDropped []*source      // Sources whose dropped lines were not yet reported in a notice.
+	failed             bool           // Whether the stream has failed for good, for example with EPIPE, so that its lines are dropped.
+	closing            bool
+	drainWaiters       []chan struct{} // Open channels that whenWritten has returned.
+	jsonTime           []byte          // Current time for JSON lines, formatted once for each batch.
 
 	done chan struct{}
 }
 
 func newConsole(stream string, f *os.File, o Options) *console {
-	c := &console{stream: stream, mode: o.Console, mask: o.Mask, warn: o.Warn, reader: progress{stallTime: o.ConsoleStall, start: time.Now()}, done: make(chan struct{})}
+	c := &console{stream: stream, mode: o.Console, mask: o.Mask, warn: o.Warn, readerProgress: progress{stallTime: o.ConsoleStall, start: time.Now()}, done: make(chan struct{})}
 	c.wake.L = &c.mu
 	batch := o.MaxLine + readSize
-	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlock+batch)} }
+	c.blocks.New = func() any { return &block{data: make([]byte, 0, consoleBlockSize+batch)} }
 	c.writeFunc = c.writeAll // Store the method value once, because each c.writeAll would allocate a new one.
 	// Write with system calls on the descriptor. f.Write would kill the process with SIGPIPE if descriptor 1 or 2 has lost its
 	// reader (os/signal, "SIGPIPE").
@@ -113,7 +113,7 @@ func newConsole(stream string, f *os.File, o Options) *console {
 		close(c.done)
 		return c
 	}
-	c.raw = raw
+	c.rawConn = raw
 	_ = raw.Control(c.detectKind)
 	go c.run()
 	return c
@@ -124,8 +124,8 @@ func newConsole(stream string, f *os.File, o Options) *console {
 // room instead. If mode is Off, it only looks for secrets. It doesn't block.
 func (c *console) enqueue(src *source, chunk []byte, mode ConsoleMode, mustNotWait bool) (rest []byte) {
 	if c.mask {
-		src.masking.Lock() // Hold masking until the lines are queued, to keep their order.
-		defer src.masking.Unlock()
+		src.maskMu.Lock() // Hold masking until the lines are queued, to keep their order.
+		defer src.maskMu.Unlock()
 		chunk = src.masker.Hide(chunk, src.secrets.Load())
 	}
 	if mode == Off { // A private key may begin or end in lines that are not shown.
@@ -142,7 +142,7 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, mustNotW
 		src.droppedTotal.Add(uint64(bytes.Count(chunk, []byte{'\n'})))
 		return nil
 	}
-	mustNotWait = mustNotWait || c.noWaiting || c.stalled()
+	mustNotWait = mustNotWait || c.pumpsMustNotWait || c.stalled()
 	if src.droppedLines == 0 {
 		room := c.queueSpace(src, mustNotWait)
 		if mode == Raw {
@@ -157,7 +157,7 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, mustNotW
 	}
 	if len(chunk) > 0 {
 		if src.droppedLines == 0 {
-			c.withDropped = append(c.withDropped, src)
+			c.sourcesWithDropped = append(c.sourcesWithDropped, src)
 		}
 		n := bytes.Count(chunk, []byte{'\n'})
 		src.droppedLines += int64(n)
@@ -171,10 +171,10 @@ func (c *console) addLines(src *source, chunk []byte, mode ConsoleMode, mustNotW
 func (c *console) queueSpace(src *source, mustNotWait bool) int {
 	switch {
 	case mustNotWait:
-		return min(consoleLimit-c.waiting, stalledShare-src.queuedBytes)
+		return min(maxConsoleQueue-c.queuedBytes, maxStalledQueue-src.queuedBytes)
 	case src.mustNotWait:
-		return 2*consoleLimit - c.waiting // Twice the limit is enough for the whole content of a pipe.
-	case c.waiting < consoleLimit:
+		return 2*maxConsoleQueue - c.queuedBytes // Twice the limit is enough for the whole content of a pipe.
+	case c.queuedBytes < maxConsoleQueue:
 		return maxSourceQueue - src.queuedBytes
 	}
 	return minSourceQueue - src.queuedBytes
@@ -200,7 +200,7 @@ func (c *console) addRaw(src *source, chunk []byte, room int) []byte {
 // addFormatted is addRaw for the modes that change the lines: it queues the formatted lines of chunk that fit into room bytes, and
 // returns the rest unformatted. The caller holds mu.
 func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room int) []byte {
-	c.setStamp()
+	c.setTime()
 	for len(chunk) > 0 {
 		n := bytes.IndexByte(chunk, '\n') + 1
 		b := c.lastBlock()
@@ -220,12 +220,12 @@ func (c *console) addFormatted(src *source, chunk []byte, mode ConsoleMode, room
 // mayAddLong reports whether src may queue one line for which its room is too small. Without this exception, a line that is
 // longer than any room could never be queued. The caller holds mu.
 func (c *console) mayAddLong(src *source) bool {
-	return src.queuedBytes == 0 && c.waiting < consoleLimit
+	return src.queuedBytes == 0 && c.queuedBytes < maxConsoleQueue
 }
 
 // lastBlock returns the block to which the next lines are appended. The caller holds mu.
 func (c *console) lastBlock() *block {
-	if n := len(c.queue); n > 0 && len(c.queue[n-1].data) < consoleBlock {
+	if n := len(c.queue); n > 0 && len(c.queue[n-1].data) < consoleBlockSize {
 		return c.queue[n-1]
 	}
 	b := c.blocks.Get().(*block)
@@ -240,15 +240,15 @@ func (c *console) addBytes(b *block, src *source, size int) {
 	} else {
 		b.shares = append(b.shares, share{src, size})
 	}
-	if c.waiting == 0 {
-		c.reader.record() // The reader had nothing to read, so the time without progress counts from now.
+	if c.queuedBytes == 0 {
+		c.readerProgress.record() // The reader had nothing to read, so the time without progress counts from now.
 	}
 	src.queuedBytes += size
-	c.waiting += size
+	c.queuedBytes += size
 }
 
-// setStamp stores the current time in the format of JSON lines. The caller holds mu.
-func (c *console) setStamp() { c.jsonTime = time.Now().AppendFormat(c.jsonTime[:0], time.RFC3339Nano) }
+// setTime stores the current time in the format of JSON lines. The caller holds mu.
+func (c *console) setTime() { c.jsonTime = time.Now().AppendFormat(c.jsonTime[:0], time.RFC3339Nano) }
 
 // whenWritten returns a channel that is closed as soon as the queue is empty, or the stream has failed for good. Lines that
 // are added after the call delay that too.
@@ -264,7 +264,7 @@ func (c *console) whenWritten() <-chan struct{} {
 // closeDrained closes the channels that whenWritten has returned, if the queue is empty or the stream has failed. The caller holds
 // mu.
 func (c *console) closeDrained() {
-	if !c.failed && c.waiting > 0 {
+	if !c.failed && c.queuedBytes > 0 {
 		return
 	}
 	for _, done := range c.drainWaiters {
@@ -279,7 +279,7 @@ func (c *console) nextBlock() *block {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
-		if c.waiting <= noticeBelow {
+		if c.queuedBytes <= noticeQueueLimit {
 			c.addNotices()
 		}
 		switch {
@@ -300,7 +300,7 @@ func (c *console) nextBlock() *block {
 // addNotices queues a notice for each source with dropped lines. The notice stands in place of the missing lines: after the
 // source's earlier lines and before its next lines. The caller holds mu.
 func (c *console) addNotices() {
-	for i, src := range c.withDropped {
+	for i, src := range c.sourcesWithDropped {
 		where := "they are in no file"
 		if src.file != "" {
 			where = "see " + src.file
@@ -310,16 +310,16 @@ func (c *console) addNotices() {
 		if mode != JSON {
 			mode = Raw // The notice itself names the service.
 		}
-		c.setStamp()
+		c.setTime()
 		b := c.lastBlock()
 		before := len(b.data)
 		b.data = c.format(b.data, mode, src, text)
 		c.addBytes(b, src, len(b.data)-before)
 		src.droppedLines = 0
-		c.withDropped[i] = nil
+		c.sourcesWithDropped[i] = nil
 	}
-	if len(c.withDropped) > 0 {
-		c.withDropped = c.withDropped[:0]
+	if len(c.sourcesWithDropped) > 0 {
+		c.sourcesWithDropped = c.sourcesWithDropped[:0]
 		c.wakePumps()
 	}
 }
@@ -349,7 +349,7 @@ func (w *initWriter) Write(p []byte) (int, error) {
 // stalled reports whether the reader of the console has read nothing for longer than progress.stallTime. While the reader is
 // stalled, pumps do not wait for it. The caller holds mu.
 func (c *console) stalled() bool {
-	return c.reader.stallTime < 0 || c.waiting > 0 && c.reader.idle() >= c.reader.stallTime
+	return c.readerProgress.stallTime < 0 || c.queuedBytes > 0 && c.readerProgress.idle() >= c.readerProgress.stallTime
 }
 
 // progress measures how long the reader of a console has read nothing.
@@ -365,8 +365,8 @@ func (r *progress) idle() time.Duration { return time.Since(r.start) - time.Dura
 
 func (r *progress) record() { r.latest.Store(int64(time.Since(r.start))) }
 
-// waiter is a pump that waits in addOrWait for room in the queue.
-type waiter struct {
+// waitingPump is a pump that waits in addOrWait for room in the queue.
+type waitingPump struct {
 	source *source
 	woken  chan struct{}
 }
@@ -384,14 +384,14 @@ func (c *console) addOrWait(src *source, rest []byte) {
 		if len(rest) == 0 {
 			return
 		}
-		w := &waiter{src, make(chan struct{})}
-		c.pumps = append(c.pumps, w)
-		left := max(c.reader.stallTime-c.reader.idle(), time.Millisecond)
+		w := &waitingPump{src, make(chan struct{})}
+		c.waitingPumps = append(c.waitingPumps, w)
+		left := max(c.readerProgress.stallTime-c.readerProgress.idle(), time.Millisecond)
 		c.mu.Unlock()
 		pause.AtMost(left, w.woken)
 		c.mu.Lock()
-		if i := slices.Index(c.pumps, w); i >= 0 {
-			c.pumps = slices.Delete(c.pumps, i, i+1)
+		if i := slices.Index(c.waitingPumps, w); i >= 0 {
+			c.waitingPumps = slices.Delete(c.waitingPumps, i, i+1)
 		}
 	}
 }
@@ -399,12 +399,12 @@ func (c *console) addOrWait(src *source, rest []byte) {
 // wakePumps wakes the pumps that have room now, or that must not wait any longer. The caller holds mu.
 func (c *console) wakePumps() {
 	need := maxSourceQueue / 2 // Waking a pump for every few bytes would cost much processor time.
-	if c.waiting >= consoleLimit {
+	if c.queuedBytes >= maxConsoleQueue {
 		need = minSourceQueue
 	}
-	c.pumps = slices.DeleteFunc(c.pumps, func(w *waiter) bool {
+	c.waitingPumps = slices.DeleteFunc(c.waitingPumps, func(w *waitingPump) bool {
 		src := w.source
-		mayContinue := c.failed || c.closing || c.noWaiting || src.mustNotWait || src.droppedLines == 0 && c.queueSpace(src, false) >= need
+		mayContinue := c.failed || c.closing || c.pumpsMustNotWait || src.mustNotWait || src.droppedLines == 0 && c.queueSpace(src, false) >= need
 		if mayContinue {
 			close(w.woken)
 		}
@@ -417,7 +417,7 @@ func (c *console) wakePumps() {
 func (c *console) setNoWaiting(on bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.noWaiting = on
+	c.pumpsMustNotWait = on
 	c.wakePumps()
 }
 

@@ -28,10 +28,10 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			}
 			warn := &warnings{}
 			s := newSet(Options{limits: Limits{Archives: 1000}, Stdout: w, Console: mode, Warn: warn.add})
-			flooder := s.Open("gateway-coder", "coder", filepath.Join(dir, "coder", archive.Current))
-			modest := s.Open("gateway-writer", "writer", filepath.Join(dir, "writer", archive.Current))
-			stdout1, stderr1 := pipes(t, flooder)
-			stdout2, stderr2 := pipes(t, modest)
+			flooder := s.Open("gateway-coder", "coder", filepath.Join(dir, "coder", archive.CurrentFile))
+			modest := s.Open("gateway-writer", "writer", filepath.Join(dir, "writer", archive.CurrentFile))
+			stdout1, stderr1 := openPipes(t, flooder)
+			stdout2, stderr2 := openPipes(t, modest)
 
 			// The console has no reader, and its lines exceed the buffer and the pipe.
 			const lines = 30_000
@@ -55,7 +55,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 				c := s.consoles[0]
 				c.mu.Lock()
 				defer c.mu.Unlock()
-				return c.waiting == 0 && len(c.withDropped) == 0
+				return c.queuedBytes == 0 && len(c.sourcesWithDropped) == 0
 			})
 			writeText(t, stdout1, "afterwards\n")
 			closeAll(stdout1, stderr1, stdout2, stderr2)
@@ -64,7 +64,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			<-done
 			r.Close()
 
-			if n := len(stored(t, filepath.Join(dir, "coder"))); n != lines+1 {
+			if n := len(storedLines(t, filepath.Join(dir, "coder"))); n != lines+1 {
 				t.Errorf("the file has %d lines", n)
 			}
 			dropped := flooder.Stats().ConsoleDropped
@@ -97,7 +97,7 @@ func TestBlockedConsoleDelaysNothing(t *testing.T) {
 			if want := lines - int(dropped); len(flood) != want {
 				t.Errorf("the console has %d lines, want %d", len(flood), want)
 			}
-			notice := fmt.Sprintf("[hinit] %d lines of gateway-coder not shown here; see %s", dropped, filepath.Join(dir, "coder", archive.Current))
+			notice := fmt.Sprintf("[hinit] %d lines of gateway-coder not shown here; see %s", dropped, filepath.Join(dir, "coder", archive.CurrentFile))
 			switch mode {
 			case Prefixed:
 				checkLines(t, others, "writer | a modest line", "hinit | the init's own line", notice, "afterwards")
@@ -121,14 +121,14 @@ func TestConsoleModes(t *testing.T) {
 		out := newSink(t)
 		s := newSet(Options{Stderr: out.file, Console: mode})
 		l := s.Open("gateway-coder", "coder", "")
-		stdout, stderr := pipes(t, l)
+		stdout, stderr := openPipes(t, l)
 		if n, err := io.WriteString(s.Console(2), "own"); n != 3 || err != nil {
 			t.Errorf("%v: own line: %d, %v", mode, n, err)
 		}
 		writeText(t, stderr, "a \"line\"\nand")
 		closeAll(stdout, stderr)
 		closeSet(t, s)
-		got := out.text()
+		got := out.closeAndText()
 		if mode == JSON { // Check the times, and remove them from the text.
 			var b strings.Builder
 			for line := range strings.Lines(got) {
@@ -156,7 +156,7 @@ func TestConsoleThatIsGone(t *testing.T) {
 	r.Close()
 	warn := &warnings{}
 	s := newSet(Options{Stdout: w, Warn: warn.add})
-	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
+	stdout, stderr := openPipes(t, s.Open("x", "x", filepath.Join(dir, archive.CurrentFile)))
 	var want []string
 	for i := range 100 {
 		want = append(want, fmt.Sprint("line ", i))
@@ -168,7 +168,7 @@ func TestConsoleThatIsGone(t *testing.T) {
 	closeSet(t, s)
 	w.Close()
 	warn.checkContains(t, "cannot write the container's stdout: broken pipe")
-	checkLines(t, stored(t, dir), append(want, "last")...)
+	checkLines(t, storedLines(t, dir), append(want, "last")...)
 }
 
 // TestConsoleFlagsAreLeftAlone checks that hinit does not change the console's O_NONBLOCK flag,
@@ -213,8 +213,8 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 	dir := t.TempDir()
 	warn := &warnings{}
 	s := newSet(Options{Stdout: full, Warn: warn.add})
-	l := s.Open("x", "x", filepath.Join(dir, archive.Current))
-	stdout, stderr := pipes(t, l)
+	l := s.Open("x", "x", filepath.Join(dir, archive.CurrentFile))
+	stdout, stderr := openPipes(t, l)
 	for i := range 10 {
 		writeText(t, stdout, "line\n")
 		testkit.Until(t, "it is read", func() bool { return l.Stats().Lines == uint64(i+1) })
@@ -222,7 +222,7 @@ func TestConsoleOnAFullDisk(t *testing.T) {
 	closeAll(stdout, stderr)
 	closeSet(t, s)
 	warn.checkContains(t, "cannot write the container's stdout: no space left on device")
-	if n := len(stored(t, dir)); n != 10 {
+	if n := len(storedLines(t, dir)); n != 10 {
 		t.Errorf("the file has %d lines", n)
 	}
 }
@@ -269,7 +269,7 @@ func TestAConsoleThatTakesNothingIsCounted(t *testing.T) {
 	for name, console := range map[string]*os.File{"full disk": full, "reader gone": gone} {
 		s := newSet(Options{Stdout: console})
 		l := s.Open("x", "x", "")
-		stdout, stderr := pipes(t, l)
+		stdout, stderr := openPipes(t, l)
 		for i := range 10 {
 			writeText(t, stdout, "line\n")
 			testkit.Until(t, "it is read", func() bool { return l.Stats().Lines == uint64(i+1) })
@@ -304,8 +304,8 @@ func TestCloseWithABlockedConsole(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSet(Options{Stdout: w})
-	l := s.Open("x", "x", filepath.Join(dir, archive.Current))
-	stdout, stderr := pipes(t, l)
+	l := s.Open("x", "x", filepath.Join(dir, archive.CurrentFile))
+	stdout, stderr := openPipes(t, l)
 	for range 2000 {
 		writeText(t, stdout, strings.Repeat("c", 99)+"\n")
 	}
@@ -316,7 +316,7 @@ func TestCloseWithABlockedConsole(t *testing.T) {
 	if err := s.Close(ctx); err == nil || !strings.Contains(err.Error(), "in time") {
 		t.Errorf("got %v", err)
 	}
-	if n := len(stored(t, dir)); n != 2000 {
+	if n := len(storedLines(t, dir)); n != 2000 {
 		t.Errorf("the file has %d lines", n)
 	}
 	r.Close() // This close ends the goroutine that waits for the console.

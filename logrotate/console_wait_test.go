@@ -17,8 +17,8 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// floodOf returns n lines of the given size, each with the name and its number.
-func floodOf(name string, n, size int) []byte {
+// numberedLines returns n lines of the given size, each with the name and its number.
+func numberedLines(name string, n, size int) []byte {
 	var b bytes.Buffer
 	for i := range n {
 		line := fmt.Sprintf("%s %d ", name, i)
@@ -27,8 +27,8 @@ func floodOf(name string, n, size int) []byte {
 	return b.Bytes()
 }
 
-// feed writes data in pieces of size bytes in a goroutine, and then closes w.
-func feed(w *os.File, data []byte, size int) {
+// writeInPieces writes data in pieces of size bytes in a goroutine, and then closes w.
+func writeInPieces(w *os.File, data []byte, size int) {
 	go func() {
 		defer w.Close()
 		for piece := range slices.Chunk(data, size) {
@@ -109,15 +109,15 @@ func TestNoLineIsMissingWhileTheReaderReads(t *testing.T) {
 				reader.Go(func() { read(r, &got) })
 
 				want := map[string]int{"flooder": flood / 100}
-				logs := map[string]*Log{"flooder": s.Open("flooder", "", filepath.Join(dir, "flooder", archive.Current))}
+				logs := map[string]*Log{"flooder": s.Open("flooder", "", filepath.Join(dir, "flooder", archive.CurrentFile))}
 				for i := range 19 {
 					name := fmt.Sprint("quiet", i)
-					logs[name], want[name] = s.Open(name, "", filepath.Join(dir, name, archive.Current)), 50
+					logs[name], want[name] = s.Open(name, "", filepath.Join(dir, name, archive.CurrentFile)), 50
 				}
 				for name, l := range logs {
-					stdout, stderr := pipes(t, l)
+					stdout, stderr := openPipes(t, l)
 					stderr.Close()
-					feed(stdout, floodOf(name, want[name], 100), map[bool]int{true: size, false: 100}[name == "flooder"])
+					writeInPieces(stdout, numberedLines(name, want[name], 100), map[bool]int{true: size, false: 100}[name == "flooder"])
 				}
 				closeSet(t, s)
 				w.Close()
@@ -145,11 +145,11 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 	}
 	defer r.Close()
 	s := newSet(Options{limits: Limits{Archives: 1000}, Stdout: w, ConsoleStall: stall})
-	l := s.Open("flooder", "", filepath.Join(dir, archive.Current))
-	stdout, stderr := pipes(t, l)
+	l := s.Open("flooder", "", filepath.Join(dir, archive.CurrentFile))
+	stdout, stderr := openPipes(t, l)
 	const lines = 120_000 // With a wait for each of these 200 batches, the test would not end.
 	began := time.Now()
-	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
+	writeInPieces(stdout, numberedLines("flooder", lines, 100), 64<<10)
 	testkit.Until(t, "all lines are in the file", func() bool { return l.Stats().Lines == lines })
 	if waited := time.Since(began); waited < stall {
 		t.Errorf("the service did not wait for the console: %s", waited)
@@ -162,7 +162,7 @@ func TestAStalledReaderSlowsAServiceOnce(t *testing.T) {
 	w.Close()
 	reader.Wait()
 	dropped := l.Stats().ConsoleDropped
-	notice := fmt.Sprintf("[hinit] %d lines of flooder not shown here; see %s\n", dropped, filepath.Join(dir, archive.Current))
+	notice := fmt.Sprintf("[hinit] %d lines of flooder not shown here; see %s\n", dropped, filepath.Join(dir, archive.CurrentFile))
 	if dropped == 0 || strings.Count(got.String(), "[hinit]") != 1 || !strings.HasSuffix(got.String(), notice) {
 		t.Errorf("%d lines are missing, and the console ends with %q", dropped, got.String()[max(0, got.Len()-150):])
 	}
@@ -179,15 +179,15 @@ func TestAFloodIsNotInTheWayOfAQuietService(t *testing.T) {
 	defer r.Close()
 	s := newSet(Options{Stdout: w, ConsoleStall: testkit.Patience})
 	flooder, quiet := s.Open("flooder", "", ""), s.Open("quiet", "", "")
-	stdout, stderr := pipes(t, flooder)
-	stdout2, stderr2 := pipes(t, quiet)
+	stdout, stderr := openPipes(t, flooder)
+	stdout2, stderr2 := openPipes(t, quiet)
 	const lines = 50_000
-	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
+	writeInPieces(stdout, numberedLines("flooder", lines, 100), 64<<10)
 	testkit.Until(t, "the flooder waits", func() bool {
 		c := s.consoles[0]
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return len(c.pumps) > 0
+		return len(c.waitingPumps) > 0
 	})
 	writeText(t, stdout2, "quiet 0 \n")
 	testkit.Until(t, "the line is read", func() bool { return quiet.Stats().Lines == 1 })
@@ -200,7 +200,7 @@ func TestAFloodIsNotInTheWayOfAQuietService(t *testing.T) {
 	reader.Wait()
 	checkOrder(t, got.Bytes(), map[string]int{"flooder": lines, "quiet": 1})
 	// Before the line come the pipe, the block being written, and the flooder's share of the queue.
-	if before := bytes.Index(got.Bytes(), []byte("quiet")); before > readSize+2*consoleBlock+2*maxSourceQueue {
+	if before := bytes.Index(got.Bytes(), []byte("quiet")); before > readSize+2*consoleBlockSize+2*maxSourceQueue {
 		t.Errorf("the line comes after %d bytes of the flood", before)
 	}
 }
@@ -213,9 +213,9 @@ func TestAServiceGoesOnWhenItsReaderIsGone(t *testing.T) {
 	defer w.Close()
 	s := newSet(Options{Stdout: w, ConsoleStall: time.Hour})
 	l := s.Open("flooder", "", "")
-	stdout, stderr := pipes(t, l)
+	stdout, stderr := openPipes(t, l)
 	stderr.Close()
-	feed(stdout, floodOf("flooder", 20_000, 100), 64<<10)
+	writeInPieces(stdout, numberedLines("flooder", 20_000, 100), 64<<10)
 	testkit.Until(t, "the service waits", func() bool { return l.Stats().Lines > 1000 })
 	r.Close()
 	testkit.Until(t, "it continues", func() bool { return l.Stats().Lines == 20_000 })
@@ -231,10 +231,10 @@ func TestLastLinesDoNotWaitForTheConsole(t *testing.T) {
 	defer r.Close()
 	s := newSet(Options{Stdout: w, ConsoleStall: time.Hour, tailTimeout: testkit.Patience})
 	l := s.Open("flooder", "", "")
-	stdout, stderr := pipes(t, l)
+	stdout, stderr := openPipes(t, l)
 	stderr.Close()
 	const lines = 4000
-	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
+	writeInPieces(stdout, numberedLines("flooder", lines, 100), 64<<10)
 	testkit.Until(t, "all is in the pipe or behind it", func() bool {
 		return l.Stats().Lines > 1000 // Further lines must wait for the console.
 	})
@@ -267,12 +267,12 @@ func TestTheConsoleSaidThatLinesAreInAFileThatLostThem(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSet(Options{Stdout: w, ConsoleStall: -1})
-	path := filepath.Join(dir, archive.Current)
+	path := filepath.Join(dir, archive.CurrentFile)
 	l := s.Open("flooder", "", path)
-	stdout, stderr := pipes(t, l)
+	stdout, stderr := openPipes(t, l)
 	stderr.Close()
 	const lines = 20_000
-	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
+	writeInPieces(stdout, numberedLines("flooder", lines, 100), 64<<10)
 	testkit.Until(t, "all lines are read", func() bool { return l.Stats().Lines == lines })
 	if st := l.Stats(); st.LinesLost == 0 || st.ConsoleDropped == 0 {
 		t.Fatalf("the file has lost %d lines, and the console %d", st.LinesLost, st.ConsoleDropped)
@@ -301,10 +301,10 @@ func TestAFreezeDoesNotWaitForTheConsole(t *testing.T) {
 	defer r.Close()
 	s := newSet(Options{Stdout: w, ConsoleStall: time.Hour})
 	l := s.Open("flooder", "", "")
-	stdout, stderr := pipes(t, l)
+	stdout, stderr := openPipes(t, l)
 	stderr.Close()
 	const lines = 6000
-	feed(stdout, floodOf("flooder", lines, 100), 64<<10)
+	writeInPieces(stdout, numberedLines("flooder", lines, 100), 64<<10)
 	testkit.Until(t, "it waits", func() bool { return l.Stats().Lines > 1000 })
 	if err := s.Freeze(t.Context()); err != nil {
 		t.Fatal(err)
@@ -337,10 +337,10 @@ func FuzzConsoleOrder(f *testing.F) {
 		s := newSet(Options{Stdout: w, Console: mode, ConsoleStall: time.Hour})
 		want := make(map[string]int)
 		for _, name := range []string{"a", "b", "c"} {
-			stdout, stderr := pipes(t, s.Open(name, name, ""))
+			stdout, stderr := openPipes(t, s.Open(name, name, ""))
 			stderr.Close()
 			want[name] = 1 + dice.IntN(count)
-			feed(stdout, floodOf(name, want[name], length), 1+dice.IntN(100_000))
+			writeInPieces(stdout, numberedLines(name, want[name], length), 1+dice.IntN(100_000))
 		}
 		var out bytes.Buffer
 		var reader sync.WaitGroup

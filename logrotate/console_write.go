@@ -16,11 +16,11 @@ import (
 	"hinit/internal/guard"
 )
 
-// output is the state of the goroutine that writes to one of the container's streams. Only that goroutine uses the fields, except
-// raw and fault.text.
-type output struct {
-	raw       syscall.RawConn  // Connection to the stream.
-	kind      uint32           // Type of the file as in st_mode (S_IFMT); 0 if unknown.
+// consoleOutput is the state of the goroutine that writes to one of the container's streams. Only that goroutine uses the fields,
+// except raw and fault.text.
+type consoleOutput struct {
+	rawConn   syscall.RawConn  // Connection to the stream.
+	fileType  uint32           // Type of the file as in st_mode (S_IFMT); 0 if unknown.
 	writing   []byte           // Part of the block that is not written yet.
 	err       error            // Error of the last write.
 	writeFunc func(fd uintptr) // The method value c.writeAll.
@@ -34,10 +34,10 @@ type output struct {
 // run writes the blocks until the console is closed or its reader is gone. It runs in its own goroutine.
 func (c *console) run() {
 	defer close(c.done)
-	defer guard.Catch("writing the container's " + c.stream)
+	defer guard.CatchPanic("writing the container's " + c.stream)
 	for b := c.nextBlock(); b != nil; b = c.nextBlock() {
 		c.writing, c.err = b.data, nil
-		err := c.raw.Control(c.writeFunc)
+		err := c.rawConn.Control(c.writeFunc)
 		c.handleResult(b, cmp.Or(err, c.err))
 		c.releaseBlock(b)
 	}
@@ -47,7 +47,7 @@ func (c *console) run() {
 func (c *console) releaseBlock(b *block) {
 	c.mu.Lock()
 	c.writingBlock = nil
-	c.waiting -= len(b.data)
+	c.queuedBytes -= len(b.data)
 	for _, s := range b.shares {
 		s.source.queuedBytes -= s.bytes
 	}
@@ -63,7 +63,7 @@ func (c *console) releaseBlock(b *block) {
 func (c *console) detectKind(fd uintptr) {
 	var st unix.Stat_t
 	_ = unix.Fstat(int(fd), &st) // After an error, the kind is unknown.
-	c.kind = st.Mode & unix.S_IFMT
+	c.fileType = st.Mode & unix.S_IFMT
 }
 
 // pipeWriteSize is the size of one write to a pipe, terminal or socket. When poll reports a pipe as writable, a write of this
@@ -75,9 +75,9 @@ const pipeWriteSize = 4 << 10
 func (c *console) writeSize(fd int) int {
 	n := len(c.writing)
 	switch {
-	case c.kind == unix.S_IFREG || n <= pipeWriteSize:
+	case c.fileType == unix.S_IFREG || n <= pipeWriteSize:
 		return n
-	case c.kind != unix.S_IFIFO:
+	case c.fileType != unix.S_IFIFO:
 		return pipeWriteSize
 	}
 	size, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
@@ -92,7 +92,7 @@ func (c *console) writeSize(fd int) int {
 // another process has made the shared descriptor non-blocking. On a terminal it blocks SIGTTOU: any process can set TOSTOP there,
 // and then the signal would stop this process when it writes from the background (termios(3)).
 func (c *console) writeAll(fd uintptr) {
-	if c.kind == unix.S_IFCHR {
+	if c.fileType == unix.S_IFCHR {
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		var block, old unix.Sigset_t
@@ -107,7 +107,7 @@ func (c *console) writeAll(fd uintptr) {
 		switch {
 		case n > 0:
 			c.writing = c.writing[n:]
-			c.reader.record()
+			c.readerProgress.record()
 		case errors.Is(err, unix.EAGAIN):
 			_, _ = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, -1)
 		case err != nil && !errors.Is(err, unix.EINTR):
@@ -134,7 +134,7 @@ func (c *console) handleResult(b *block, err error) {
 		for _, b := range c.queue {
 			b.countLines(0, countLost)
 		}
-		c.failed, c.queue, c.withDropped = true, nil, nil
+		c.failed, c.queue, c.sourcesWithDropped = true, nil, nil
 		c.wakePumps()
 		c.closeDrained()
 		c.mu.Unlock()

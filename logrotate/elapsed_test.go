@@ -13,14 +13,14 @@ import (
 // profile's log, or write to another profile's log.
 func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "logs", archive.Current)
+	path := filepath.Join(dir, "logs", archive.CurrentFile)
 	// A file takes the place of the directory, so that writing fails.
 	if err := os.WriteFile(filepath.Dir(path), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	s := newSet(Options{})
 	l := s.Open("coder", "coder", path)
-	out, errs := pipes(t, l)
+	out, errs := openPipes(t, l)
 	writeText(t, out, "one\n")
 	testkit.Until(t, "the line waits", func() bool { return l.Stats().Lines == 1 })
 	closeAll(out, errs)
@@ -29,7 +29,7 @@ func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	testkit.Until(t, "the file is released", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.unused) == 1
+		return len(s.idleWriters) == 1
 	})
 	if err := os.Remove(filepath.Dir(path)); err != nil {
 		t.Fatal(err)
@@ -41,6 +41,6 @@ func TestTheLogOfARemovedProfileIsNotWrittenAgain(t *testing.T) {
 	if _, err := os.Stat(path); err == nil || f.fd >= 0 {
 		t.Errorf("it is open as %d, %v", f.fd, err)
 	}
-	f.freeKept()
+	f.dropKeptLines()
 	closeSet(t, s)
 }

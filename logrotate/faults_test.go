@@ -48,7 +48,7 @@ func trouble(t *testing.T, rules ...string) {
 func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
-	lines, lost := account(t, t.TempDir(), Limits{Compress: true}, func(gateways []*gateway) {
+	lines, lost := accountForLines(t, t.TempDir(), Limits{Compress: true}, func(gateways []*gateway) {
 		effects := []string{"EIO", "ENOSPC", "EROFS", "short=1", "short=57", "short=4099"}
 		for i := range 120 {
 			name := "/" + gateways[rand.IntN(len(gateways))].name + "/current"
@@ -67,11 +67,11 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 			trouble(t, rules...)
 			<-time.After(time.Duration(rand.IntN(100)) * time.Millisecond)
 		}
-		before := losses(gateways)
+		before := totalLosses(gateways)
 		trouble(t, "write /current EIO") // The fault lasts until the memory for waiting lines is full.
-		testkit.Until(t, "lines are lost", func() bool { return losses(gateways) > before })
+		testkit.Until(t, "lines are lost", func() bool { return totalLosses(gateways) > before })
 		trouble(t)
-		awaitWritten(t, gateways)
+		awaitNoErrors(t, gateways)
 	})
 	if lost == 0 {
 		t.Errorf("none of %d lines is lost: no write failed for long", lines)
@@ -83,10 +83,10 @@ func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
-	path := filepath.Join(t.TempDir(), archive.Current)
+	path := filepath.Join(t.TempDir(), archive.CurrentFile)
 	var warned warnings
 	s := newSet(Options{Warn: warned.add})
-	stdout, stderr := pipes(t, s.Open("x", "x", path))
+	stdout, stderr := openPipes(t, s.Open("x", "x", path))
 	stderr.Close()
 	writeText(t, stdout, "first\n")
 	testkit.Until(t, "the first line", func() bool { return len(fileLines(t, path)) == 1 })
@@ -113,9 +113,9 @@ func TestHalfALineThatCannotBeCutOff(t *testing.T) {
 func TestEmptiedWhileHalfALineWaits(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
-	path := filepath.Join(t.TempDir(), archive.Current)
+	path := filepath.Join(t.TempDir(), archive.CurrentFile)
 	s := newSet(Options{})
-	stdout, stderr := pipes(t, s.Open("x", "x", path))
+	stdout, stderr := openPipes(t, s.Open("x", "x", path))
 	stderr.Close()
 	writeText(t, stdout, strings.Repeat("old\n", 100))
 	testkit.Until(t, "the first lines", func() bool { return len(fileLines(t, path)) == 100 })
@@ -137,9 +137,9 @@ func TestEmptiedWhileHalfALineWaits(t *testing.T) {
 func TestEndWithHalfALine(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
-	path := filepath.Join(t.TempDir(), archive.Current)
+	path := filepath.Join(t.TempDir(), archive.CurrentFile)
 	s := newSet(Options{})
-	stdout, stderr := pipes(t, s.Open("x", "x", path))
+	stdout, stderr := openPipes(t, s.Open("x", "x", path))
 	stderr.Close()
 	writeText(t, stdout, "first\n")
 	testkit.Until(t, "the first line", func() bool { return len(fileLines(t, path)) == 1 })

@@ -34,14 +34,14 @@ const (
 type file struct {
 	set       *Set
 	path      string
-	users     int    // Number of Logs that use the file now; guarded by Set.mu.
-	totalUses uint64 // Number of Logs that have ever used the file; releaseFile compares it; guarded by Set.mu.
+	userCount int    // Number of Logs that use the file now; guarded by Set.mu.
+	useCount  uint64 // Number of Logs that have ever used the file; releaseFile compares it; guarded by Set.mu.
 
 	limits        atomic.Pointer[Limits]
 	packingFailed atomic.Bool // Whether the last compression of the archives failed and the user was warned.
 
-	lastErr atomic.Pointer[string]
-	losses  atomic.Uint64
+	lastErr       atomic.Pointer[string]
+	lostLineCount atomic.Uint64
 
 	mu      sync.Mutex
 	service string // Name of the service, for warnings.
@@ -118,7 +118,7 @@ const maxOpenTries = 10
 // in the file. These bytes are always whole lines.
 func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 	for tries, n := 0, 0; done < len(p); tries++ {
-		if err = f.prepare(now); err == nil {
+		if err = f.prepareWrite(now); err == nil {
 			n, err = f.writeOrRotate(p[done:], now)
 			done += n
 		}
@@ -135,11 +135,11 @@ func (f *file) writeFormatted(p []byte, now time.Time) (done int, err error) {
 	return done, nil
 }
 
-// prepare must be called before each write. It opens the file if it is closed or was replaced, and removes an incomplete last
-// line. Once a retryPeriod it also checks the free space and removes expired archives.
-func (f *file) prepare(now time.Time) error {
+// prepareWrite must be called before each write. It opens the file if it is closed or was replaced, and removes an incomplete
+// last line. Once a retryPeriod it also checks the free space and removes expired archives.
+func (f *file) prepareWrite(now time.Time) error {
 	if f.fd < 0 || now.Sub(f.checked) >= f.set.opts.period {
-		if f.fd >= 0 && f.replaced() {
+		if f.fd >= 0 && f.wasReplaced() {
 			f.closeFile()
 			f.scanned = false
 		}
@@ -170,7 +170,7 @@ func (f *file) cutPartialLine() error {
 	var st unix.Stat_t
 	err := unix.Fstat(f.fd, &st)
 	if err == nil && st.Size > f.size {
-		err = faultinject.Do(faultinject.Truncate, f.path, func() error { return unix.Ftruncate(f.fd, f.size) })
+		err = faultinject.RunCall(faultinject.CallTruncate, f.path, func() error { return unix.Ftruncate(f.fd, f.size) })
 	}
 	if err != nil {
 		return fmt.Errorf("cannot cut a torn line off %q: %w", f.path, err)
@@ -248,10 +248,10 @@ func (f *file) removePartialWrite(p []byte, n int, err error) (int, error) {
 
 // appendBytes appends p to the file. Tests inject short writes and errors here.
 func (f *file) appendBytes(p []byte) (int, error) {
-	if err := faultinject.BeforeCall(faultinject.Write, f.path); err != nil {
+	if err := faultinject.BeforeCall(faultinject.CallWrite, f.path); err != nil {
 		return 0, err
 	}
-	return f.writer.Write(p[:faultinject.AllowedBytes(faultinject.Write, f.path, len(p))])
+	return f.writer.Write(p[:faultinject.AllowedBytes(faultinject.CallWrite, f.path, len(p))])
 }
 
 // closeFile closes the file. The next write opens it again.
@@ -281,7 +281,7 @@ func (f *file) keepLines(p []byte) {
 	}
 	n := bytes.Count(p, []byte{'\n'})
 	f.lostLines += int64(n)
-	f.losses.Add(uint64(n))
+	f.lostLineCount.Add(uint64(n))
 }
 
 // beginFault starts a fault: it stores and reports err, and schedules the next attempt.
@@ -298,7 +298,7 @@ func (f *file) recordError(err error) { f.lastErr.Store(new(err.Error())) }
 // attempt, and there may be none.
 func (f *file) scheduleRetry() {
 	if f.timer == nil {
-		f.timer = time.AfterFunc(f.set.opts.period, guard.Func("writing the log of "+f.service, f.onRetryTimer))
+		f.timer = time.AfterFunc(f.set.opts.period, guard.WrapFunc("writing the log of "+f.service, f.onRetryTimer))
 		return
 	}
 	f.timer.Reset(f.set.opts.period)
@@ -324,7 +324,7 @@ func (f *file) retry(now time.Time) {
 	case f.lostLines > 0:
 		_, err = f.writeFormatted(fmt.Appendf(appendStamp(nil, now), "[hinit] %d lines lost here: %s\n", f.lostLines, systemErrorText(f.fault)), now)
 	default:
-		err = f.prepare(now) // No line waits, so only check that the file is writable.
+		err = f.prepareWrite(now) // No line waits, so only check that the file is writable.
 	}
 	if err != nil {
 		f.recordError(err)
@@ -346,16 +346,16 @@ func (f *file) clearFault() {
 	f.fault, f.keptLines, f.lostLines = nil, nil, 0
 }
 
-// freeKept drops the kept lines when the last Log that uses the file is dropped, and returns their memory to the budget.
-func (f *file) freeKept() {
+// dropKeptLines drops the kept lines when the last Log that uses the file is dropped, and returns their memory to the budget.
+func (f *file) dropKeptLines() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.clearFault()
 }
 
-// finish writes the kept lines if it can, marks the file as complete and closes it. A later write opens it again. The error says
-// why the last lines are lost.
-func (f *file) finish() error {
+// finishFile writes the kept lines if it can, marks the file as complete and closes it. A later write opens it again. The error
+// says why the last lines are lost.
+func (f *file) finishFile() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	blocking.Run(blocking.Logs, func() {

@@ -23,23 +23,23 @@ func TestRemoved(t *testing.T) {
 	t.Parallel()
 	base := t.TempDir()
 	for name, remove := range map[string]func(dir string) error{
-		"file":      func(dir string) error { return os.Remove(filepath.Join(dir, archive.Current)) },
+		"file":      func(dir string) error { return os.Remove(filepath.Join(dir, archive.CurrentFile)) },
 		"directory": os.RemoveAll,
 		"parent":    func(dir string) error { return os.RemoveAll(filepath.Dir(dir)) },
 		"moved file": func(dir string) error {
-			return os.Rename(filepath.Join(dir, archive.Current), filepath.Join(dir, "aside"))
+			return os.Rename(filepath.Join(dir, archive.CurrentFile), filepath.Join(dir, "aside"))
 		},
 		"moved directory":  func(dir string) error { return os.Rename(dir, dir+"-aside") },
 		"moved parent":     func(dir string) error { return os.Rename(filepath.Dir(dir), filepath.Dir(dir)+"-aside") },
-		"replaced by file": func(dir string) error { return replaceBy(filepath.Join(dir, archive.Current), "") },
-		"truncated":        func(dir string) error { return os.Truncate(filepath.Join(dir, archive.Current), 0) },
+		"replaced by file": func(dir string) error { return replaceFile(filepath.Join(dir, archive.CurrentFile), "") },
+		"truncated":        func(dir string) error { return os.Truncate(filepath.Join(dir, archive.CurrentFile), 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := filepath.Join(base, name, "logs", "coder")
 			v := newService(t, dir, Options{})
 			v.printLine("before")
-			v.inFile("before")
+			v.wantInFile("before")
 			// If the file were removed at this moment, the line would be written again.
 			testkit.Until(t, "the pump is done", func() bool { return v.log.Stats().Lines == 1 })
 			if err := remove(dir); err != nil {
@@ -51,14 +51,14 @@ func TestRemoved(t *testing.T) {
 				testkit.Until(t, "the file is made again", func() bool {
 					n++
 					v.printLine(fmt.Sprintf("line %d", n))
-					data, _ := os.ReadFile(filepath.Join(dir, archive.Current))
+					data, _ := os.ReadFile(filepath.Join(dir, archive.CurrentFile))
 					return len(data) > 0
 				})
 			}
 			v.printLine("after")
-			v.inFile("after")
-			v.end()
-			for _, line := range fileLines(t, filepath.Join(dir, archive.Current)) {
+			v.wantInFile("after")
+			v.closeOutputs()
+			for _, line := range fileLines(t, filepath.Join(dir, archive.CurrentFile)) {
 				if line == "before" {
 					t.Error("what was removed is back")
 				}
@@ -66,17 +66,17 @@ func TestRemoved(t *testing.T) {
 			v.warn.checkContains(t)
 			if strings.HasPrefix(name, "moved") {
 				aside := map[string]string{
-					"moved file": filepath.Join(dir, "aside"), "moved directory": filepath.Join(dir+"-aside", archive.Current),
-					"moved parent": filepath.Join(base, name, "logs-aside", "coder", archive.Current),
+					"moved file": filepath.Join(dir, "aside"), "moved directory": filepath.Join(dir+"-aside", archive.CurrentFile),
+					"moved parent": filepath.Join(base, name, "logs-aside", "coder", archive.CurrentFile),
 				}[name]
-				checkLines(t, append(fileLines(t, aside), fileLines(t, filepath.Join(dir, archive.Current))...), v.written...)
+				checkLines(t, append(fileLines(t, aside), fileLines(t, filepath.Join(dir, archive.CurrentFile))...), v.written...)
 			}
 		})
 	}
 }
 
-// replaceBy replaces the file at path by a new one with text.
-func replaceBy(path, text string) error {
+// replaceFile replaces the file at path by a new one with text.
+func replaceFile(path, text string) error {
 	if err := os.WriteFile(path+".new", []byte(text), 0o644); err != nil {
 		return err
 	}
@@ -88,9 +88,9 @@ func replaceBy(path, text string) error {
 func TestUnlinkedWhileWriting(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	path := filepath.Join(dir, archive.Current)
+	path := filepath.Join(dir, archive.CurrentFile)
 	s := newSet(Options{limits: Limits{MaxSize: 1 << 30}})
-	stdout, stderr := pipes(t, s.Open("x", "x", path))
+	stdout, stderr := openPipes(t, s.Open("x", "x", path))
 	stderr.Close()
 	const lines = 20000
 	done := make(chan struct{})
@@ -141,7 +141,7 @@ func TestUnlinkedWhileWriting(t *testing.T) {
 func TestAProcessThatRemovesTheLogAllTheTimeHoldsUpNoOtherLog(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	path := filepath.Join(dir, archive.Current)
+	path := filepath.Join(dir, archive.CurrentFile)
 	v := newService(t, dir, Options{})
 	var stop atomic.Bool
 	var attack sync.WaitGroup
@@ -158,8 +158,8 @@ func TestAProcessThatRemovesTheLogAllTheTimeHoldsUpNoOtherLog(t *testing.T) {
 	stop.Store(true)
 	attack.Wait()
 	v.printLine("after")
-	v.inFile("after")
-	v.end()
+	v.wantInFile("after")
+	v.closeOutputs()
 }
 
 // TestLinkSwappedIn checks that hinit does not write through a link that replaces an open file.
@@ -172,8 +172,8 @@ func TestLinkSwappedIn(t *testing.T) {
 	}
 	v := newService(t, dir, Options{limits: Limits{MaxSize: 300}})
 	v.printLine("before")
-	v.inFile("before")
-	path := filepath.Join(dir, archive.Current)
+	v.wantInFile("before")
+	path := filepath.Join(dir, archive.CurrentFile)
 	if err := os.Symlink(victim, path+".new"); err != nil {
 		t.Fatal(err)
 	}
@@ -191,23 +191,23 @@ func TestLinkSwappedIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	v.printLine("after")
-	v.inFile("after")
-	v.end()
+	v.wantInFile("after")
+	v.closeOutputs()
 }
 
 func TestRotationThatCannotHappenLosesNothing(t *testing.T) {
 	t.Parallel()
-	actor, dir := agent(t)
+	actor, dir := newAgentDir(t)
 	v := newService(t, dir, Options{limits: Limits{MaxSize: 1000}, Actor: actor})
 	v.printLine("first")
-	v.inFile("first")
+	v.wantInFile("first")
 	if err := os.Chmod(dir, 0o555); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 30 {
 		v.printLine(fmt.Sprintf("line %d %s", i, strings.Repeat("r", 100)))
 	}
-	v.inFile(v.written[30])
+	v.wantInFile(v.written[30])
 	v.warn.checkContains(t, "cannot rotate")
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
@@ -215,9 +215,9 @@ func TestRotationThatCannotHappenLosesNothing(t *testing.T) {
 	for i := 0; len(v.warn.all()) == 1; i++ {
 		v.printLine(fmt.Sprintf("more %d", i))
 	}
-	v.end()
+	v.closeOutputs()
 	v.warn.checkContains(t, "cannot rotate", "is rotated again")
-	checkLines(t, stored(t, dir), v.written...)
+	checkLines(t, storedLines(t, dir), v.written...)
 	if paths, _ := archivePaths(dir); len(paths) != 1 {
 		t.Errorf("archives: %q", paths)
 	}

@@ -16,54 +16,54 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// service is a Log with open pipes, and a console with a reader.
-type service struct {
-	t    *testing.T
-	set  *Set
-	log  *Log
-	out  *sink
-	warn *warnings
-	dir  string
+// testService is a Log with open pipes, and a console with a reader.
+type testService struct {
+	t          *testing.T
+	set        *Set
+	log        *Log
+	stdoutSink *sink
+	warn       *warnings
+	dir        string
 
 	stdout, stderr *os.File
 	written        []string
 }
 
-func newService(t *testing.T, dir string, o Options) *service {
+func newService(t *testing.T, dir string, o Options) *testService {
 	t.Helper()
-	v := &service{t: t, out: newSink(t), warn: &warnings{}, dir: dir}
-	o.Stdout, o.Warn = v.out.file, v.warn.add
+	v := &testService{t: t, stdoutSink: newSink(t), warn: &warnings{}, dir: dir}
+	o.Stdout, o.Warn = v.stdoutSink.file, v.warn.add
 	v.set = newSet(o)
-	v.log = v.set.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
-	v.stdout, v.stderr = pipes(t, v.log)
+	v.log = v.set.Open("gateway-coder", "coder", filepath.Join(dir, archive.CurrentFile))
+	v.stdout, v.stderr = openPipes(t, v.log)
 	return v
 }
 
 // printLine writes a line to the pipe and waits until the console shows it.
-func (v *service) printLine(line string) {
+func (v *testService) printLine(line string) {
 	v.t.Helper()
 	writeText(v.t, v.stdout, line+"\n")
 	v.written = append(v.written, line)
-	v.onConsole(line)
+	v.wantOnConsole(line)
 }
 
-func (v *service) onConsole(line string) {
+func (v *testService) wantOnConsole(line string) {
 	v.t.Helper()
 	testkit.Until(v.t, fmt.Sprintf("%.50q on the console", line), func() bool {
-		return strings.HasSuffix("\n"+v.out.soFar(), "\n"+line+"\n")
+		return strings.HasSuffix("\n"+v.stdoutSink.textSoFar(), "\n"+line+"\n")
 	})
 }
 
-// inFile waits until the file ends with line.
-func (v *service) inFile(line string) {
+// wantInFile waits until the file ends with line.
+func (v *testService) wantInFile(line string) {
 	v.t.Helper()
 	testkit.Until(v.t, fmt.Sprintf("%.50q in the file", line), func() bool {
-		data, _ := os.ReadFile(filepath.Join(v.dir, archive.Current))
+		data, _ := os.ReadFile(filepath.Join(v.dir, archive.CurrentFile))
 		return strings.HasSuffix(string(data), "  "+line+"\n")
 	})
 }
 
-func (v *service) end() {
+func (v *testService) closeOutputs() {
 	v.t.Helper()
 	closeAll(v.stdout, v.stderr)
 	closeSet(v.t, v.set)
@@ -73,7 +73,7 @@ func (v *service) end() {
 // recognises a complete file (contract of s6, section 7).
 func TestWhoComesNextSeesWhetherAFileIsFinished(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, archive.Current)
+	path := filepath.Join(dir, archive.CurrentFile)
 	if err := os.WriteFile(path, []byte("2026-11-22 00:00:00.000000000  of s6\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -89,11 +89,11 @@ func TestWhoComesNextSeesWhetherAFileIsFinished(t *testing.T) {
 	}
 	v := newService(t, dir, Options{})
 	v.printLine("of hinit")
-	v.inFile("of hinit")
+	v.wantInFile("of hinit")
 	if mode() != 0o644 {
 		t.Errorf("while it is written its mode is %v", mode())
 	}
-	v.end()
+	v.closeOutputs()
 	if mode() != 0o744 {
 		t.Errorf("in the end its mode is %v", mode())
 	}
@@ -112,8 +112,8 @@ func TestRotation(t *testing.T) {
 		want = append(want, line)
 	}
 	writeText(t, v.stdout, strings.Join(want, "\n")+"\n")
-	v.end()
-	checkLines(t, stored(t, dir), want...)
+	v.closeOutputs()
+	checkLines(t, storedLines(t, dir), want...)
 	paths, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -151,14 +151,14 @@ func TestPrune(t *testing.T) {
 			}
 		}
 		v := newService(t, dir, Options{})
-		v.log.Limit(Limits{MaxSize: 200, Archives: keep})
+		v.log.SetLimits(Limits{MaxSize: 200, Archives: keep})
 		var want []string
 		for i := range 30 {
 			want = append(want, fmt.Sprintf("%3d%s", i, strings.Repeat("z", 150)))
 		}
 		writeText(t, v.stdout, strings.Join(want, "\n")+"\n")
-		v.end()
-		checkLines(t, stored(t, dir), want[len(want)-1-keep:]...)
+		v.closeOutputs()
+		checkLines(t, storedLines(t, dir), want[len(want)-1-keep:]...)
 		v.warn.checkContains(t)
 	}
 }
@@ -167,23 +167,23 @@ func TestExistingFileIsContinued(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	old := "2026-11-21 00:08:34.292924624  "
-	if err := os.WriteFile(filepath.Join(dir, archive.Current), []byte(old+"whole\n"+old+"torn by a crash"), 0o744); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, archive.CurrentFile), []byte(old+"whole\n"+old+"torn by a crash"), 0o744); err != nil {
 		t.Fatal(err)
 	}
 	v := newService(t, dir, Options{})
 	v.printLine("new")
-	v.end()
-	checkLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "whole", "torn by a crash", "new")
+	v.closeOutputs()
+	checkLines(t, fileLines(t, filepath.Join(dir, archive.CurrentFile)), "whole", "torn by a crash", "new")
 }
 
 func TestFullDisk(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20
-	disk := smallDisk(t, size)
+	disk := mountSmallDisk(t, size)
 	dir := filepath.Join(disk, "coder")
 	v := newService(t, dir, Options{limits: Limits{MaxSize: 1 << 30}})
 	v.printLine("before")
-	v.inFile("before")
+	v.wantInFile("before")
 	ballast := filepath.Join(disk, "ballast")
 	if err := os.WriteFile(ballast, make([]byte, size/2), 0o600); err != nil {
 		t.Fatal(err)
@@ -200,17 +200,17 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("stats: %+v", st)
 	}
 	// The disk is full up to the last complete line.
-	fileLines(t, filepath.Join(dir, archive.Current))
+	fileLines(t, filepath.Join(dir, archive.CurrentFile))
 	if err := os.Truncate(ballast, 0); err != nil {
 		t.Fatal(err)
 	}
 	// The kept lines must be written without a new line.
 	testkit.Until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
 	v.printLine("after")
-	v.end()
+	v.closeOutputs()
 	v.warn.checkContains(t, "no space left on device", "is written again, "+fmt.Sprint(v.log.Stats().LinesLost)+" lines were lost")
 
-	got := stored(t, dir)
+	got := storedLines(t, dir)
 	at := slices.IndexFunc(got, func(s string) bool { return strings.HasPrefix(s, "[hinit] ") })
 	if at < 0 {
 		t.Fatal("no gap marker")
@@ -249,10 +249,10 @@ func TestFullDisk(t *testing.T) {
 func TestShortFaultLosesNothing(t *testing.T) {
 	t.Parallel()
 	const size = 256 << 10
-	disk := smallDisk(t, size)
+	disk := mountSmallDisk(t, size)
 	v := newService(t, filepath.Join(disk, "coder"), Options{})
 	v.printLine("before")
-	v.inFile("before")
+	v.wantInFile("before")
 	ballast := filepath.Join(disk, "ballast")
 	_ = os.WriteFile(ballast, make([]byte, size), 0o600) // Fill the disk as far as possible.
 	var want []string
@@ -264,18 +264,18 @@ func TestShortFaultLosesNothing(t *testing.T) {
 	if err := os.Remove(ballast); err != nil {
 		t.Fatal(err)
 	}
-	v.inFile(want[len(want)-1])
-	v.end()
+	v.wantInFile(want[len(want)-1])
+	v.closeOutputs()
 	v.warn.checkContains(t, "no space left", "no line was lost")
-	checkLines(t, stored(t, v.dir), append([]string{"before"}, want...)...)
+	checkLines(t, storedLines(t, v.dir), append([]string{"before"}, want...)...)
 }
 
 func TestUnwritable(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ make, undo func(dir string) error }{
 		"read-only file": {
-			func(dir string) error { return os.WriteFile(filepath.Join(dir, archive.Current), nil, 0o444) },
-			func(dir string) error { return os.Chmod(filepath.Join(dir, archive.Current), 0o666) },
+			func(dir string) error { return os.WriteFile(filepath.Join(dir, archive.CurrentFile), nil, 0o444) },
+			func(dir string) error { return os.Chmod(filepath.Join(dir, archive.CurrentFile), 0o666) },
 		},
 		"read-only directory": {
 			func(dir string) error { return os.Chmod(dir, 0o555) },
@@ -286,21 +286,21 @@ func TestUnwritable(t *testing.T) {
 			func(dir string) error { return os.Chmod(filepath.Join(dir, "sub"), 0o777) },
 		},
 		"directory": {
-			func(dir string) error { return os.Mkdir(filepath.Join(dir, archive.Current), 0o755) },
-			func(dir string) error { return os.Remove(filepath.Join(dir, archive.Current)) },
+			func(dir string) error { return os.Mkdir(filepath.Join(dir, archive.CurrentFile), 0o755) },
+			func(dir string) error { return os.Remove(filepath.Join(dir, archive.CurrentFile)) },
 		},
 		"fifo": {
 			func(dir string) error {
-				path := filepath.Join(dir, archive.Current)
+				path := filepath.Join(dir, archive.CurrentFile)
 				return errors.Join(unix.Mkfifo(path, 0o600), os.Chmod(path, 0o666))
 			},
-			func(dir string) error { return os.Remove(filepath.Join(dir, archive.Current)) },
+			func(dir string) error { return os.Remove(filepath.Join(dir, archive.CurrentFile)) },
 		},
 		"link": {
 			func(dir string) error {
-				return os.Symlink(filepath.Join(dir, "victim"), filepath.Join(dir, archive.Current))
+				return os.Symlink(filepath.Join(dir, "victim"), filepath.Join(dir, archive.CurrentFile))
 			},
-			func(dir string) error { return os.Remove(filepath.Join(dir, archive.Current)) },
+			func(dir string) error { return os.Remove(filepath.Join(dir, archive.CurrentFile)) },
 		},
 		"linked directory": {
 			func(dir string) error { return os.Symlink("../"+filepath.Base(dir), filepath.Join(dir, "sub")) },
@@ -309,8 +309,8 @@ func TestUnwritable(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			actor, dir := agent(t)
-			if name == "root's directory" && !actor.Switches() {
+			actor, dir := newAgentDir(t)
+			if name == "root's directory" && !actor.SwitchesIdentity() {
 				testkit.SkipOrFail(t, "needs root")
 			}
 			if err := c.make(dir); err != nil {
@@ -335,12 +335,12 @@ func TestUnwritable(t *testing.T) {
 			}
 			testkit.Until(t, "it is written again", func() bool { return len(v.warn.all()) == 2 })
 			v.printLine("three")
-			v.end()
+			v.closeOutputs()
 			v.warn.checkContains(t, map[string]string{
 				"fifo": "not a regular file", "directory": "is a directory", "link": "symbolic link refused",
 				"linked directory": "symbolic link refused",
 			}[name], "no line was lost")
-			checkLines(t, stored(t, logs), "one", "two", "three")
+			checkLines(t, storedLines(t, logs), "one", "two", "three")
 		})
 	}
 }
@@ -348,7 +348,7 @@ func TestUnwritable(t *testing.T) {
 func TestFilesBelongToTheAgent(t *testing.T) {
 	t.Parallel()
 	testkit.NeedRoot(t)
-	actor, base := agent(t)
+	actor, base := newAgentDir(t)
 	dir := filepath.Join(base, "logs", "gateways", "coder")
 	v := newService(t, dir, Options{limits: Limits{MaxSize: 300, Archives: 2}, Actor: actor})
 	for i := range 20 {
@@ -363,7 +363,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 	if err != nil || st.Uid != agentID {
 		t.Errorf("the pipe belongs to %d, %v", st.Uid, err)
 	}
-	v.end()
+	v.closeOutputs()
 	v.warn.checkContains(t)
 	n := 0
 	err = filepath.Walk(base, func(path string, info os.FileInfo, err error) error {
@@ -375,7 +375,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 		switch {
 		case info.IsDir():
 			want = os.ModeDir | 0o755
-		case info.Name() == archive.Current:
+		case info.Name() == archive.CurrentFile:
 			want = 0o744 // Mode of a finished file.
 		}
 		if sys := info.Sys().(*syscall.Stat_t); sys.Uid != agentID || sys.Gid != agentID || info.Mode() != want {
@@ -386,7 +386,7 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 	if err != nil || n != 4+3 {
 		t.Errorf("%d files and directories, %v", n, err)
 	}
-	checkLines(t, stored(t, dir), v.written[20-len(stored(t, dir)):]...)
+	checkLines(t, storedLines(t, dir), v.written[20-len(storedLines(t, dir)):]...)
 }
 
 // TestAFileOfAnotherUserKeepsItsMode checks that hinit does not change the mode of root's file that
@@ -394,16 +394,16 @@ func TestFilesBelongToTheAgent(t *testing.T) {
 func TestAFileOfAnotherUserKeepsItsMode(t *testing.T) {
 	t.Parallel()
 	testkit.NeedRoot(t)
-	actor, dir := agent(t)
-	path := filepath.Join(dir, archive.Current)
+	actor, dir := newAgentDir(t)
+	path := filepath.Join(dir, archive.CurrentFile)
 	if err := errors.Join(os.WriteFile(path, nil, 0o666), os.Chmod(path, 0o666)); err != nil { //nolint:gosec // the agent may write this file
 		t.Fatal(err)
 	}
 	v := newService(t, dir, Options{Actor: actor})
 	v.printLine("one")
-	v.end()
+	v.closeOutputs()
 	v.warn.checkContains(t)
-	checkLines(t, stored(t, dir), "one")
+	checkLines(t, storedLines(t, dir), "one")
 	if info, err := os.Stat(path); err != nil || info.Mode() != 0o666 {
 		t.Errorf("root's file has mode %v, %v", info.Mode(), err)
 	}
@@ -412,7 +412,7 @@ func TestAFileOfAnotherUserKeepsItsMode(t *testing.T) {
 func TestCloseSaysWhatIsNotWritten(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, archive.Current), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, archive.CurrentFile), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	v := newService(t, dir, Options{})
@@ -429,8 +429,8 @@ func TestCloseSaysWhatIsNotWritten(t *testing.T) {
 // link in /proc.
 func TestLumberjackFence(t *testing.T) {
 	t.Parallel()
-	actor, dir := agent(t)
-	path := filepath.Join(dir, archive.Current)
+	actor, dir := newAgentDir(t)
+	path := filepath.Join(dir, archive.CurrentFile)
 	err := actor.Do(func() error {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 		if err != nil {
@@ -441,7 +441,7 @@ func TestLumberjackFence(t *testing.T) {
 		if err := f.Chmod(0); err != nil {
 			return err
 		}
-		if os.Geteuid() == 0 && !actor.Switches() {
+		if os.Geteuid() == 0 && !actor.SwitchesIdentity() {
 			return nil // This process is root and can open any file.
 		}
 		lj := newWriter()

@@ -36,9 +36,9 @@ func createHistory(t *testing.T) (dir string, first time.Time) {
 		for j := range 5 {
 			b.WriteString(stampedLine(first.Add(time.Duration(i*5+j)*time.Minute), strconv.Itoa(i*5+j)) + "\n")
 		}
-		name := archive.Name(first.Add(time.Duration(i*5+4)*time.Minute + time.Second))
+		name := archive.NameAt(first.Add(time.Duration(i*5+4)*time.Minute + time.Second))
 		if i == 3 {
-			name = archive.Current
+			name = archive.CurrentFile
 		}
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(b.String()), 0o644); err != nil {
 			t.Fatal(err)
@@ -77,7 +77,7 @@ func TestReadHistory(t *testing.T) {
 		for i := c.from; i < 20; i++ {
 			want = append(want, stampedLine(minute(i), strconv.Itoa(i)))
 		}
-		if err := reader.Read(t.Context(), fsutil.Self(), c.o, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
+		if err := reader.Read(t.Context(), fsutil.ProcessActor(), c.o, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		t.Logf("%+v", c.o)
@@ -92,12 +92,12 @@ func TestReadLastLinesOfLargeFiles(t *testing.T) {
 		all = append(all, stampedLine(time.Now(), fmt.Sprint(i, strings.Repeat("l", i%300))))
 	}
 	all = append(all, "no end")
-	if err := os.WriteFile(filepath.Join(dir, archive.Current), []byte(strings.Join(all, "\n")), 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, archive.CurrentFile), []byte(strings.Join(all, "\n")), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range []int{1, 2, 1000, 5000, 5001, 5002} {
 		var got []string
-		if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: n}, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
+		if err := reader.Read(t.Context(), fsutil.ProcessActor(), reader.Options{Dir: dir, LastLines: n}, func(line []byte) error { got = append(got, string(line)); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		checkLines(t, got, all[max(0, len(all)-n):]...)
@@ -105,25 +105,25 @@ func TestReadLastLinesOfLargeFiles(t *testing.T) {
 }
 
 func TestReadErrors(t *testing.T) {
-	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: filepath.Join(t.TempDir(), "none"), LastLines: -1}, nil)
+	err := reader.Read(t.Context(), fsutil.ProcessActor(), reader.Options{Dir: filepath.Join(t.TempDir(), "none"), LastLines: -1}, nil)
 	if !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("missing directory: %v", err)
 	}
-	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: t.TempDir(), LastLines: -1}, nil); err != nil {
+	if err := reader.Read(t.Context(), fsutil.ProcessActor(), reader.Options{Dir: t.TempDir(), LastLines: -1}, nil); err != nil {
 		t.Errorf("empty directory: %v", err)
 	}
 	dir, _ := createHistory(t)
 	stop := errors.New("enough")
-	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: -1}, func([]byte) error { return stop }); !errors.Is(err, stop) {
+	if err := reader.Read(t.Context(), fsutil.ProcessActor(), reader.Options{Dir: dir, LastLines: -1}, func([]byte) error { return stop }); !errors.Is(err, stop) {
 		t.Errorf("emit's error: %v", err)
 	}
-	if err := os.Remove(filepath.Join(dir, archive.Current)); err != nil {
+	if err := os.Remove(filepath.Join(dir, archive.CurrentFile)); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Symlink("/etc/passwd", filepath.Join(dir, archive.Current)); err != nil {
+	if err := os.Symlink("/etc/passwd", filepath.Join(dir, archive.CurrentFile)); err != nil {
 		t.Fatal(err)
 	}
-	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: -1}, func([]byte) error { return nil }); err == nil {
+	if err := reader.Read(t.Context(), fsutil.ProcessActor(), reader.Options{Dir: dir, LastLines: -1}, func([]byte) error { return nil }); err == nil {
 		t.Error("a link is followed")
 	}
 }
@@ -137,12 +137,12 @@ type follower struct {
 	err      chan error
 }
 
-func follow(t testing.TB, o reader.Options) *follower {
+func startFollower(t testing.TB, o reader.Options) *follower {
 	ctx, cancel := context.WithCancel(t.Context())
 	f := &follower{t: t, cancel: cancel, err: make(chan error, 1)}
 	o.Follow = true
 	go func() {
-		f.err <- reader.Read(ctx, fsutil.Self(), o, func(line []byte) error {
+		f.err <- reader.Read(ctx, fsutil.ProcessActor(), o, func(line []byte) error {
 			f.mu.Lock()
 			defer f.mu.Unlock()
 			f.received = append(f.received, string(line))
@@ -158,7 +158,7 @@ func (f *follower) lines() []string {
 	return append([]string(nil), f.received...)
 }
 
-func (f *follower) end() []string {
+func (f *follower) stop() []string {
 	f.t.Helper()
 	f.cancel()
 	if err := <-f.err; err != nil {
@@ -167,8 +167,8 @@ func (f *follower) end() []string {
 	return f.received
 }
 
-// untilLine waits until the last returned line ends with text.
-func (f *follower) untilLine(text string) {
+// awaitLine waits until the last returned line ends with text.
+func (f *follower) awaitLine(text string) {
 	f.t.Helper()
 	testkit.Until(f.t, "following to "+text, func() bool {
 		l := f.lines()
@@ -180,15 +180,15 @@ func (f *follower) untilLine(text string) {
 // few lines.
 func TestFollowUnderLoad(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "coder")
-	early := follow(t, reader.Options{Dir: dir, LastLines: -1, Previous: true}) // The directory does not exist yet.
+	early := startFollower(t, reader.Options{Dir: dir, LastLines: -1, Previous: true}) // The directory does not exist yet.
 	s := newSet(Options{limits: Limits{MaxSize: 20_000, Archives: 10_000}})
-	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
+	stdout, stderr := openPipes(t, s.Open("x", "x", filepath.Join(dir, archive.CurrentFile)))
 	stderr.Close()
 	const lines = 20_000
 	var late []*follower
 	for i := range lines {
 		if i == lines/4 || i == lines/2 {
-			late = append(late, follow(t, reader.Options{Dir: dir, LastLines: -1, Previous: true}), follow(t, reader.Options{Dir: dir, LastLines: 700}))
+			late = append(late, startFollower(t, reader.Options{Dir: dir, LastLines: -1, Previous: true}), startFollower(t, reader.Options{Dir: dir, LastLines: 700}))
 		}
 		writeText(t, stdout, fmt.Sprintf("%d %s\n", i, strings.Repeat("f", i%100)))
 	}
@@ -200,8 +200,8 @@ func TestFollowUnderLoad(t *testing.T) {
 		t.Fatalf("%d archives, %v", len(paths), err)
 	}
 	for i, f := range append([]*follower{early}, late...) {
-		f.untilLine("  end")
-		got := f.end()
+		f.awaitLine("  end")
+		got := f.stop()
 		next := 0
 		if i > 0 && i%2 == 0 { // These followers began with the last lines, so earlier lines are missing.
 			if _, err := fmt.Sscanf(got[0][stampLen:], "%d ", &next); err != nil {
@@ -222,7 +222,7 @@ func TestFollowUnderLoad(t *testing.T) {
 
 func TestFollow(t *testing.T) {
 	dir, _ := createHistory(t)
-	path := filepath.Join(dir, archive.Current)
+	path := filepath.Join(dir, archive.CurrentFile)
 	add := func(text string) {
 		t.Helper()
 		f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o644)
@@ -232,12 +232,12 @@ func TestFollow(t *testing.T) {
 		writeText(t, f, text)
 		f.Close()
 	}
-	f := follow(t, reader.Options{Dir: dir, LastLines: 1})
-	f.untilLine("  19")
+	f := startFollower(t, reader.Options{Dir: dir, LastLines: 1})
+	f.awaitLine("  19")
 
 	add("half")
 	add(" a line\n")
-	f.untilLine("half a line")
+	f.awaitLine("half a line")
 	// A writer truncates half a line, and writes it again.
 	st, err := os.Stat(path)
 	if err != nil {
@@ -248,27 +248,27 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	add("torn line\n")
-	f.untilLine("torn line")
+	f.awaitLine("torn line")
 	if err := os.Truncate(path, 0); err != nil {
 		t.Fatal(err)
 	}
 	add("s\n") // The new line is shorter than the removed text.
-	f.untilLine("s")
+	f.awaitLine("s")
 	// The file is removed and created again. The archives are older than the emitted lines.
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
 	add("new file\n")
-	f.untilLine("new file")
+	f.awaitLine("new file")
 	// The file is rotated twice, with an unterminated line, before the follower reads again.
 	add("cut")
 	for i, text := range []string{"first\n", "second\n"} {
-		if err := os.Rename(path, filepath.Join(dir, archive.Name(time.Now().Add(time.Duration(i)*time.Second)))); err != nil {
+		if err := os.Rename(path, filepath.Join(dir, archive.NameAt(time.Now().Add(time.Duration(i)*time.Second)))); err != nil {
 			t.Fatal(err)
 		}
 		add(text)
 	}
-	f.untilLine("second")
+	f.awaitLine("second")
 	// Another directory replaces the removed one.
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
@@ -277,8 +277,8 @@ func TestFollow(t *testing.T) {
 		t.Fatal(err)
 	}
 	add("new directory\n")
-	f.untilLine("new directory")
-	got := f.end()
+	f.awaitLine("new directory")
+	got := f.stop()
 	checkLines(t, got[1:], "half a line", "torn line", "s", "new file", "cut", "first", "second", "new directory")
 }
 
@@ -286,24 +286,24 @@ func TestFollow(t *testing.T) {
 // lines.
 func TestLinesThatWereRemovedBeforeAFollowerReadThemAreReported(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, archive.Current)
+	path := filepath.Join(dir, archive.CurrentFile)
 	write := func(name, text string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	write(archive.Current, "read")
+	write(archive.CurrentFile, "read")
 	var got []string
-	err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: -1, Follow: true}, func(line []byte) error {
+	err := reader.Read(t.Context(), fsutil.ProcessActor(), reader.Options{Dir: dir, LastLines: -1, Follow: true}, func(line []byte) error {
 		got = append(got, string(line))
 		switch string(line) {
 		case "read": // Two rotations follow, and the archive of the first file is removed.
 			if err := os.Remove(path); err != nil {
 				t.Fatal(err)
 			}
-			write(archive.Name(time.Now()), "kept")
-			write(archive.Current, "last")
+			write(archive.NameAt(time.Now()), "kept")
+			write(archive.CurrentFile, "last")
 		case "last":
 			return io.EOF
 		}
@@ -354,29 +354,29 @@ func TestFollowManyLogsWithOneInstanceOfInotify(t *testing.T) {
 		if err := os.Mkdir(dir, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		paths[i] = filepath.Join(dir, archive.Current)
+		paths[i] = filepath.Join(dir, archive.CurrentFile)
 	}
 	say("first")
 	for i := range followers {
-		followers[i] = follow(t, reader.Options{Dir: filepath.Dir(paths[i]), LastLines: -1})
+		followers[i] = startFollower(t, reader.Options{Dir: filepath.Dir(paths[i]), LastLines: -1})
 	}
-	twice := follow(t, reader.Options{Dir: filepath.Dir(paths[0]), LastLines: -1})
+	twice := startFollower(t, reader.Options{Dir: filepath.Dir(paths[0]), LastLines: -1})
 	for i, f := range followers {
-		f.untilLine(fmt.Sprintf("first of %d", i))
+		f.awaitLine(fmt.Sprintf("first of %d", i))
 	}
 	testkit.Until(t, "one instance of inotify", func() bool { return inotifyInstances(t) == 1 })
 	say("second")
 	for i, f := range append(followers, twice) {
-		f.untilLine(fmt.Sprintf("second of %d", i%logs))
+		f.awaitLine(fmt.Sprintf("second of %d", i%logs))
 		if n := len(f.lines()); n != 2 {
 			t.Errorf("the follower of %d got %d lines, want 2", i, n)
 		}
 	}
-	if twice.end(); inotifyInstances(t) != 1 {
+	if twice.stop(); inotifyInstances(t) != 1 {
 		t.Errorf("%d instances of inotify when one of many has ended", inotifyInstances(t))
 	}
 	for _, f := range followers {
-		f.end()
+		f.stop()
 	}
 	if n := inotifyInstances(t); n != 0 {
 		t.Errorf("%d instances of inotify are left", n)

@@ -21,7 +21,7 @@ func FuzzPump(f *testing.F) {
 		}
 		dir := t.TempDir()
 		s := newSet(Options{limits: Limits{MaxSize: 4 << 10, Archives: 1000}, MaxLine: 64 + int(most)%1000, Console: Off})
-		stdout, stderr := pipes(t, s.Open("svc", "p", filepath.Join(dir, archive.Current)))
+		stdout, stderr := openPipes(t, s.Open("svc", "p", filepath.Join(dir, archive.CurrentFile)))
 		rest := string(data)
 		for i := 0; len(rest) > 0; i++ {
 			n := len(rest)
@@ -38,7 +38,7 @@ func FuzzPump(f *testing.F) {
 			want += "\n"
 		}
 		var got strings.Builder
-		for _, line := range stored(t, dir) {
+		for _, line := range storedLines(t, dir) {
 			line = strings.TrimPrefix(line, SplitBegin)
 			whole, continued := strings.CutSuffix(line, SplitEnd)
 			got.WriteString(whole)

@@ -84,9 +84,9 @@ func (fr *freezeCall) closeIfParked(live int) {
 func (s *Set) recordParked(st *stream) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pause != nil {
-		s.pause.parked[st] = struct{}{}
-		s.pause.closeIfParked(len(s.liveStreams))
+	if s.freeze != nil {
+		s.freeze.parked[st] = struct{}{}
+		s.freeze.closeIfParked(len(s.liveStreams))
 		return
 	}
 	st.freezing.Store(false) // Thaw was called before the pump stopped, so start it again.
@@ -102,17 +102,17 @@ const consoleTimeout = 300 * time.Millisecond
 // the Set is frozen and may be handed over. Until [Set.Thaw], don't call [Log.Pipes].
 func (s *Set) Freeze(ctx context.Context) error {
 	s.mu.Lock()
-	if s.closed || s.pause != nil {
+	if s.closed || s.freeze != nil {
 		s.mu.Unlock()
 		return errClosed
 	}
 	all := make(chan struct{})
-	s.pause = &freezeCall{parked: make(map[*stream]struct{}), allParked: all}
+	s.freeze = &freezeCall{parked: make(map[*stream]struct{}), allParked: all}
 	for st := range s.liveStreams {
 		st.freezing.Store(true)
 		st.wake()
 	}
-	s.pause.closeIfParked(len(s.liveStreams))
+	s.freeze.closeIfParked(len(s.liveStreams))
 	for _, c := range s.consoles {
 		c.setNoWaiting(true)
 	}
@@ -128,7 +128,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("cannot finish writing %q: the disk does not answer", f.path))
 			continue
 		}
-		s.pause.locked = append(s.pause.locked, f)
+		s.freeze.locked = append(s.freeze.locked, f)
 	}
 	patience, cancel := context.WithTimeout(ctx, consoleTimeout)
 	defer cancel()
@@ -140,7 +140,7 @@ func (s *Set) Freeze(ctx context.Context) error {
 func (s *Set) unparkedError() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	names := s.readingServices(s.pause.parked)
+	names := s.readingServices(s.freeze.parked)
 	if len(names) == 0 {
 		return nil
 	}
@@ -161,8 +161,8 @@ func (f *file) lockWithin(ctx context.Context) bool {
 // Thaw undoes Freeze, after PID 1 could not execute the new program.
 func (s *Set) Thaw() {
 	s.mu.Lock()
-	fr := s.pause
-	s.pause = nil
+	fr := s.freeze
+	s.freeze = nil
 	s.mu.Unlock()
 	if fr == nil {
 		return
@@ -184,12 +184,12 @@ func (s *Set) Thaw() {
 func (s *Set) HandOver() (*Handover, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.pause == nil {
+	if s.freeze == nil {
 		return nil, errors.New("internal error: the logs are not frozen")
 	}
 	streams := make(map[*run][]handedStream)
 	for st := range s.liveStreams {
-		_, parked := s.pause.parked[st]
+		_, parked := s.freeze.parked[st]
 		streams[st.run] = append(streams[st.run], st.export(parked))
 	}
 	runs := make(map[*Log][]handedRun)
@@ -197,13 +197,13 @@ func (s *Set) HandOver() (*Handover, error) {
 		runs[l] = nil
 	}
 	for r, list := range streams { // Include runs of dropped logs, whose pipes are still read.
-		runs[r.log] = append(runs[r.log], handedRun{Current: r == r.log.current, Tail: r.exportTail(), Streams: list})
+		runs[r.log] = append(runs[r.log], handedRun{Current: r == r.log.currentRun, Tail: r.exportTail(), Streams: list})
 	}
 	h := &Handover{}
 	for l, list := range runs {
 		h.Logs = append(h.Logs, l.export(list))
 	}
-	for _, f := range s.pause.locked {
+	for _, f := range s.freeze.locked {
 		h.Files = append(h.Files, f.export())
 	}
 	for i, con := range s.consoles {
@@ -222,9 +222,9 @@ func (l *Log) export(runs []handedRun) handedLog {
 	}
 	for i, c := range l.set.consoles {
 		src := &l.sources[i]
-		src.masking.Lock()
+		src.maskMu.Lock()
 		out.Maskers[i] = src.masker
-		src.masking.Unlock()
+		src.maskMu.Unlock()
 		c.mu.Lock()
 		out.ConsoleDropped -= uint64(src.droppedLines) // addUnsentNotices counts these lines again.
 		c.mu.Unlock()
@@ -242,9 +242,9 @@ func (r *run) exportTail() []string {
 }
 
 // export returns the state of the stream for the new program. A pump that is not parked may be changing the unfinished line, so
-// missingText takes its place.
+// missingLinesText takes its place.
 func (s *stream) export(parked bool) handedStream {
-	out := handedStream{Index: s.index, Pipe: s.file, Unfinished: []byte(missingText), Continued: s.lines.continued}
+	out := handedStream{Index: s.index, Pipe: s.file, Unfinished: []byte(missingLinesText), Continued: s.lines.continued}
 	if s.directFD >= 0 { // s.file is closed, so duplicate s.directFD, because an os.File closes its descriptor.
 		if fd, err := unix.FcntlInt(uintptr(s.directFD), unix.F_DUPFD_CLOEXEC, 3); err == nil {
 			out.Pipe = os.NewFile(uintptr(fd), s.file.Name())
@@ -256,12 +256,12 @@ func (s *stream) export(parked bool) handedStream {
 	return out
 }
 
-// missingText stands in place of an unfinished line that was lost. The new program writes it in front of the first bytes of
+// missingLinesText stands in place of an unfinished line that was lost. The new program writes it in front of the first bytes of
 // that stream.
-const missingText = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
+const missingLinesText = "[hinit] lines may be missing here, hinit had a fault; what follows may be the rest of a line: "
 
 func (f *file) export() handedFile {
-	out := handedFile{Path: f.path, Limits: *f.limits.Load(), Losses: f.losses.Load()}
+	out := handedFile{Path: f.path, Limits: *f.limits.Load(), Losses: f.lostLineCount.Load()}
 	if f.fault != nil {
 		out.Fault, out.Kept, out.Lost = f.fault.Error(), f.keptLines, f.lostLines
 	}
@@ -281,7 +281,7 @@ func (c *console) unsentLines() map[string]int64 {
 	for _, b := range c.queue {
 		b.countLines(0, count)
 	}
-	for _, src := range c.withDropped {
+	for _, src := range c.sourcesWithDropped {
 		lines[src.name] += src.droppedLines
 	}
 	return lines
@@ -331,7 +331,7 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 	for _, hr := range in.Runs {
 		r := &run{log: l}
 		for _, line := range hr.Tail {
-			r.tail.add([]byte(line+"\n"), l.set.opts.Tail)
+			r.tail.add([]byte(line+"\n"), l.set.opts.TailLines)
 		}
 		// All requests count as finished for a stream that has ended. The loop below sets other values for live streams.
 		r.finishedRequests = [2]uint64{math.MaxUint64, math.MaxUint64}
@@ -350,7 +350,7 @@ func (l *Log) resume(in handedLog) ([]*stream, error) {
 		}
 		l.set.mu.Lock()
 		if hr.Current {
-			l.current = r
+			l.currentRun = r
 		}
 		l.set.addStreams(l, live...)
 		l.set.mu.Unlock()
@@ -387,7 +387,7 @@ func (s *Set) resumeFile(in handedFile) {
 	defer f.mu.Unlock()
 	limits := in.Limits
 	f.limits.Store(&limits)
-	f.losses.Store(in.Losses)
+	f.lostLineCount.Store(in.Losses)
 	if in.Fault != "" {
 		f.fault, f.lastAttempt, f.keptLines, f.lostLines = errors.New(in.Fault), time.Now(), in.Kept, in.Lost
 		s.memoryBudget.charge(in.Kept, keptOutsideBudget)
@@ -411,7 +411,7 @@ func (c *console) addUnsentNotices(s *Set, lines map[string]int64, stream int) {
 		c.mu.Lock()
 		src.droppedLines += n
 		src.droppedTotal.Add(uint64(n))
-		c.withDropped = append(c.withDropped, src)
+		c.sourcesWithDropped = append(c.sourcesWithDropped, src)
 		c.wake.Signal()
 		c.mu.Unlock()
 	}

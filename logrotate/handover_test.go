@@ -18,8 +18,8 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// replace creates the successor of a set as a re-execution would, with duplicated descriptors.
-func replace(t *testing.T, old *Set, o Options) *Set {
+// replaceSet creates the successor of a set as a re-execution would, with duplicated descriptors.
+func replaceSet(t *testing.T, old *Set, o Options) *Set {
 	t.Helper()
 	h, err := old.HandOver()
 	if err != nil {
@@ -64,13 +64,13 @@ func duplicate(t *testing.T, f *os.File) *os.File {
 // closeReplaced closes the rest of a replaced set, as the end of its process would.
 func closeReplaced(s *Set) {
 	s.mu.Lock()
-	parked := s.pause.parked
+	parked := s.freeze.parked
 	s.mu.Unlock()
 	for st := range parked {
 		st.close()
 	}
 	s.mu.Lock()
-	s.liveStreams, s.pause = map[*stream]struct{}{}, nil
+	s.liveStreams, s.freeze = map[*stream]struct{}{}, nil
 	s.mu.Unlock()
 	for _, f := range s.files {
 		f.closeFile()
@@ -80,13 +80,13 @@ func closeReplaced(s *Set) {
 	}
 	for _, c := range s.consoles {
 		c.mu.Lock()
-		c.queue, c.withDropped, c.closing = nil, nil, true
+		c.queue, c.sourcesWithDropped, c.closing = nil, nil, true
 		c.wake.Signal()
 		c.mu.Unlock()
 	}
 }
 
-func freeze(t *testing.T, s *Set) {
+func freezeSet(t *testing.T, s *Set) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
@@ -100,20 +100,20 @@ func TestLinesGoOnInAnotherImage(t *testing.T) {
 	out := newSink(t)
 	o := Options{Stdout: out.file, tailTimeout: testkit.Patience}
 	s := newSet(o)
-	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, archive.Current)))
+	stdout, stderr := openPipes(t, s.Open("svc", "", filepath.Join(dir, archive.CurrentFile)))
 	defer closeAll(stdout, stderr)
 	writeText(t, stdout, "one\ntw")
-	testkit.Until(t, "the beginning of the line is read", func() bool { return strings.Contains(out.soFar(), "one") })
-	freeze(t, s)
+	testkit.Until(t, "the beginning of the line is read", func() bool { return strings.Contains(out.textSoFar(), "one") })
+	freezeSet(t, s)
 	writeText(t, stdout, "o\nthree\nfo")
 
-	next := replace(t, s, o)
+	next := replaceSet(t, s, o)
 	closeReplaced(s)
 	writeText(t, stdout, "ur\n")
 	var tail []string
-	testkit.Until(t, "the lines are there", func() bool { return len(stored(t, dir)) == 4 })
+	testkit.Until(t, "the lines are there", func() bool { return len(storedLines(t, dir)) == 4 })
 	writeText(t, stderr, "other stream\n")
-	testkit.Until(t, "that of the other stream too", func() bool { return len(stored(t, dir)) == 5 })
+	testkit.Until(t, "that of the other stream too", func() bool { return len(storedLines(t, dir)) == 5 })
 	got := make(chan []string, 1)
 	next.Open("svc", "", "").Tail(func(lines []string) { got <- lines })
 	if tail = <-got; len(tail) != 5 || tail[0] != "one" {
@@ -122,9 +122,9 @@ func TestLinesGoOnInAnotherImage(t *testing.T) {
 	testkit.Until(t, "five lines are counted", func() bool { return next.Open("svc", "", "").Stats().Lines == 5 })
 	closeAll(stdout, stderr)
 	closeSet(t, next)
-	lines := stored(t, dir)
+	lines := storedLines(t, dir)
 	checkLines(t, lines[:4], "one", "two", "three", "four")
-	if text := out.text(); text != "one\ntwo\nthree\nfour\n" {
+	if text := out.closeAndText(); text != "one\ntwo\nthree\nfour\n" {
 		t.Errorf("the console has %q", text)
 	}
 }
@@ -132,16 +132,16 @@ func TestLinesGoOnInAnotherImage(t *testing.T) {
 func TestFrozenLogsGoOnWhenNothingComesOfIt(t *testing.T) {
 	dir := t.TempDir()
 	s := newSet(Options{})
-	stdout, stderr := pipes(t, s.Open("svc", "", filepath.Join(dir, archive.Current)))
+	stdout, stderr := openPipes(t, s.Open("svc", "", filepath.Join(dir, archive.CurrentFile)))
 	for i := range 50 {
 		writeText(t, stdout, fmt.Sprintf("line %d\nhalf", i))
-		freeze(t, s)
+		freezeSet(t, s)
 		writeText(t, stdout, fmt.Sprintf(" of %d\n", i))
 		s.Thaw()
 	}
 	closeAll(stdout, stderr)
 	closeSet(t, s)
-	lines := stored(t, dir)
+	lines := storedLines(t, dir)
 	if len(lines) != 100 || lines[98] != "line 49" || lines[99] != "half of 49" {
 		t.Fatalf("%d lines, the last ones %q", len(lines), lines[max(0, len(lines)-2):])
 	}
@@ -156,7 +156,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 	s := newSet(o)
 	var writers sync.WaitGroup
 	for i := range services {
-		stdout, stderr := pipes(t, s.Open(fmt.Sprintf("svc%d", i), "", filepath.Join(dir, fmt.Sprint(i), archive.Current)))
+		stdout, stderr := openPipes(t, s.Open(fmt.Sprintf("svc%d", i), "", filepath.Join(dir, fmt.Sprint(i), archive.CurrentFile)))
 		writers.Go(func() {
 			defer closeAll(stdout, stderr)
 			for n := range count {
@@ -169,15 +169,15 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 	}
 	for range images {
 		time.Sleep(20 * time.Millisecond) // Give the services time to write; the result must also be right without this pause.
-		freeze(t, s)
-		next := replace(t, s, o)
+		freezeSet(t, s)
+		next := replaceSet(t, s, o)
 		closeReplaced(s)
 		s = next
 	}
 	writers.Wait()
 	closeSet(t, s)
 	for i := range services {
-		lines := stored(t, filepath.Join(dir, fmt.Sprint(i)))
+		lines := storedLines(t, filepath.Join(dir, fmt.Sprint(i)))
 		if len(lines) != count {
 			t.Fatalf("service %d: %d lines of %d", i, len(lines), count)
 		}
@@ -191,7 +191,7 @@ func TestNoLineIsLostDoubledOrTornUnderLoad(t *testing.T) {
 
 func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, "sub", archive.Current)
+	path := filepath.Join(dir, "sub", archive.CurrentFile)
 	// A file in place of the directory makes every write fail.
 	if err := os.WriteFile(filepath.Join(dir, "sub"), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -199,12 +199,12 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 	var w warnings
 	s := newSet(Options{Warn: w.add})
 	l := s.Open("svc", "", path)
-	stdout, stderr := pipes(t, l)
+	stdout, stderr := openPipes(t, l)
 	defer closeAll(stdout, stderr)
 	writeText(t, stdout, "kept\n")
 	testkit.Until(t, "the fault is noticed", func() bool { return l.Stats().LastError != "" })
-	freeze(t, s)
-	next := replace(t, s, Options{Warn: w.add})
+	freezeSet(t, s)
+	next := replaceSet(t, s, Options{Warn: w.add})
 	closeReplaced(s)
 	if st := next.Open("svc", "", path).Stats(); st.LastError == "" {
 		t.Error("the fault is forgotten")
@@ -212,11 +212,11 @@ func TestWhatWaitsForADiskIsHandedOver(t *testing.T) {
 	if err := errors.Join(os.Remove(filepath.Join(dir, "sub")), os.Mkdir(filepath.Join(dir, "sub"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Until(t, "the line is written", func() bool { return len(stored(t, filepath.Join(dir, "sub"))) == 1 })
+	testkit.Until(t, "the line is written", func() bool { return len(storedLines(t, filepath.Join(dir, "sub"))) == 1 })
 	writeText(t, stdout, "next\n")
 	closeAll(stdout, stderr)
 	closeSet(t, next)
-	checkLines(t, stored(t, filepath.Join(dir, "sub")), "kept", "next")
+	checkLines(t, storedLines(t, filepath.Join(dir, "sub")), "kept", "next")
 }
 
 func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
@@ -227,17 +227,17 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := newSet(Options{Stdout: stuck})
-	l := s.Open("svc", "", filepath.Join(dir, archive.Current))
-	stdout, stderr := pipes(t, l)
+	l := s.Open("svc", "", filepath.Join(dir, archive.CurrentFile))
+	stdout, stderr := openPipes(t, l)
 	defer closeAll(stdout, stderr)
 	const count = 4000
 	for range count {
 		writeText(t, stdout, strings.Repeat("x", 99)+"\n")
 	}
 	testkit.Until(t, "all lines are in the file", func() bool { return l.Stats().Lines == count })
-	freeze(t, s)
+	freezeSet(t, s)
 	out := newSink(t)
-	next := replace(t, s, Options{Stdout: out.file})
+	next := replaceSet(t, s, Options{Stdout: out.file})
 	goesOn := next.Open("svc", "", "")
 	closeAll(stdout, stderr)
 	closeSet(t, next)
@@ -246,21 +246,21 @@ func TestAStuckConsoleDoesNotHoldTheHandoverAndIsAccounted(t *testing.T) {
 	<-s.consoles[0].done
 	_ = stuck.Close()
 	var missing int
-	if _, err := fmt.Sscanf(out.text(), "[hinit] %d lines of svc not shown here", &missing); err != nil || missing < count-1000 || missing > count {
-		t.Errorf("the new console says %q", out.soFar())
+	if _, err := fmt.Sscanf(out.closeAndText(), "[hinit] %d lines of svc not shown here", &missing); err != nil || missing < count-1000 || missing > count {
+		t.Errorf("the new console says %q", out.textSoFar())
 	}
 	if n := goesOn.Stats().ConsoleDropped; n != uint64(missing) { // The status must count these lines; it showed 0.
 		t.Errorf("%d lines are missing on the console, and %d are counted", missing, n)
 	}
-	if n := len(stored(t, dir)); n != count {
+	if n := len(storedLines(t, dir)); n != count {
 		t.Errorf("%d lines in the file", n)
 	}
 }
 
 func TestAHungDiskIsNamed(t *testing.T) {
 	s := newSet(Options{})
-	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
-	stdout, stderr := pipes(t, l)
+	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.CurrentFile))
+	stdout, stderr := openPipes(t, l)
 	l.file.mu.Lock() // Pretend that a write does not return.
 	writeText(t, stdout, "x\n")
 	testkit.Until(t, "the pump has it, and can only write it now", func() bool {

@@ -27,24 +27,24 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if order := os.Getenv(writerVar); order != "" {
-		os.Exit(write(order))
+	if order := os.Getenv(writerEnv); order != "" {
+		os.Exit(runWriter(order))
 	}
-	if order := os.Getenv(flooderVar); order != "" {
-		os.Exit(writeLines(order))
+	if order := os.Getenv(flooderEnv); order != "" {
+		os.Exit(runFlooder(order))
 	}
 	testkit.IsolateProcess()
-	testkit.AtOnce(6)
+	testkit.LimitParallel(6)
 	// lumberjack's clean-up goroutine never ends, see the package comment.
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gopkg.in/natefinch/lumberjack%2ev2.(*Logger).millRun"))
 }
 
 var lineFormat = regexp.MustCompile(`^\d{4}-\d{2}-\d{2} \d{2}:\d{2}:\d{2}\.\d{9}  `)
 
-// limit calls l.Limit. A MaxSize or Archives of 0 keeps the present limit.
-func limit(l *Log, limits Limits) {
+// setLimits calls l.Limit. A MaxSize or Archives of 0 keeps the present limit.
+func setLimits(l *Log, limits Limits) {
 	limits.MaxSize, limits.Archives = cmp.Or(limits.MaxSize, l.set.opts.limits.MaxSize), cmp.Or(limits.Archives, l.set.opts.limits.Archives)
-	l.Limit(limits)
+	l.SetLimits(limits)
 }
 
 func newSet(o Options) *Set {
@@ -52,8 +52,8 @@ func newSet(o Options) *Set {
 	if o.period == 0 {
 		o.period = 20 * time.Millisecond
 	}
-	o.Pack = func(ctx context.Context, logs []gzipped.Archives, young time.Duration) ([]gzipped.Result, error) {
-		return packer.Pack(ctx, cmp.Or(o.Actor, fsutil.Self()), logs, young), nil
+	o.PackArchives = func(ctx context.Context, logs []gzipped.Archives, young time.Duration) ([]gzipped.Result, error) {
+		return packer.Pack(ctx, cmp.Or(o.Actor, fsutil.ProcessActor()), logs, young), nil
 	}
 	if o.Warn == nil {
 		o.Warn = func(string, string) {}
@@ -73,7 +73,7 @@ func closeSet(t testing.TB, s *Set) {
 	}
 }
 
-func pipes(t testing.TB, l *Log) (stdout, stderr *os.File) {
+func openPipes(t testing.TB, l *Log) (stdout, stderr *os.File) {
 	t.Helper()
 	stdout, stderr, err := l.Pipes()
 	if err != nil {
@@ -95,16 +95,16 @@ func closeAll(files ...*os.File) {
 	}
 }
 
-// stored returns the lines in dir without their timestamps, archives first. It checks the
+// storedLines returns the lines in dir without their timestamps, archives first. It checks the
 // timestamps.
-func stored(t testing.TB, dir string) []string {
+func storedLines(t testing.TB, dir string) []string {
 	t.Helper()
 	paths, err := archivePaths(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var all []string
-	for _, path := range append(paths, filepath.Join(dir, archive.Current)) {
+	for _, path := range append(paths, filepath.Join(dir, archive.CurrentFile)) {
 		all = append(all, fileLines(t, path)...)
 	}
 	return all
@@ -116,8 +116,8 @@ func fileLines(t testing.TB, path string) []string {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err == nil && strings.HasSuffix(path, archive.Packed) {
-		data, err = unpacked(data)
+	if err == nil && strings.HasSuffix(path, archive.PackedSuffix) {
+		data, err = gunzip(data)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -144,7 +144,7 @@ func completeLines(t testing.TB, path string, data []byte) []string {
 	return lines
 }
 
-func unpacked(data []byte) ([]byte, error) {
+func gunzip(data []byte) ([]byte, error) {
 	z, err := gzip.NewReader(bytes.NewReader(data))
 	if err != nil {
 		return nil, err
@@ -193,21 +193,21 @@ func newSink(t testing.TB) *sink {
 			}
 		}
 	}()
-	t.Cleanup(func() { s.text() })
+	t.Cleanup(func() { s.closeAndText() })
 	return s
 }
 
-func (s *sink) soFar() string {
+func (s *sink) textSoFar() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.data.String()
 }
 
-// text closes the sink and returns its content.
-func (s *sink) text() string {
+// closeAndText closes the sink and returns its content.
+func (s *sink) closeAndText() string {
 	s.file.Close()
 	<-s.done
-	return s.soFar()
+	return s.textSoFar()
 }
 
 // warnings collects the texts of calls of Warn.
@@ -244,15 +244,15 @@ func (w *warnings) checkContains(t testing.TB, parts ...string) {
 
 const agentID = 10000
 
-// agent returns an unprivileged actor, and a directory that it can write.
-func agent(t *testing.T) (*fsutil.Actor, string) {
+// newAgentDir returns an unprivileged actor, and a directory that it can write.
+func newAgentDir(t *testing.T) (*fsutil.Actor, string) {
 	t.Helper()
 	dir := t.TempDir()
 	if os.Geteuid() != 0 {
-		return fsutil.Self(), dir
+		return fsutil.ProcessActor(), dir
 	}
 	a := fsutil.NewActor(fsutil.Identity{UID: agentID, GID: agentID})
-	if !a.Switches() {
+	if !a.SwitchesIdentity() {
 		testkit.SkipOrFail(t, "root here can't act as another user")
 	}
 	if err := errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chown(dir, agentID, agentID)); err != nil {
@@ -261,8 +261,8 @@ func agent(t *testing.T) (*fsutil.Actor, string) {
 	return a, dir
 }
 
-// smallDisk mounts a tmpfs of size bytes.
-func smallDisk(t *testing.T, size int) string {
+// mountSmallDisk mounts a tmpfs of size bytes.
+func mountSmallDisk(t *testing.T, size int) string {
 	t.Helper()
 	testkit.NeedRoot(t)
 	dir := t.TempDir()
@@ -277,7 +277,7 @@ func smallDisk(t *testing.T, size int) string {
 	return dir
 }
 
-func namesIn(dir string) (names []string, err error) {
+func dirNames(dir string) (names []string, err error) {
 	entries, err := os.ReadDir(dir)
 	for _, e := range entries {
 		names = append(names, e.Name())
@@ -286,7 +286,7 @@ func namesIn(dir string) (names []string, err error) {
 }
 
 func archivePaths(dir string) ([]string, error) {
-	names, err := archive.Dir{Path: dir, Actor: fsutil.Self()}.Names()
+	names, err := archive.Dir{Path: dir, Actor: fsutil.ProcessActor()}.Names()
 	for i, name := range names {
 		names[i] = filepath.Join(dir, name)
 	}

@@ -19,7 +19,7 @@ import (
 func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *testing.T) {
 	t.Parallel()
 	dir, first := createHistory(t)
-	archives := archive.Dir{Path: dir, Actor: fsutil.Self()}
+	archives := archive.Dir{Path: dir, Actor: fsutil.ProcessActor()}
 	names, err := archives.Names()
 	if err != nil {
 		t.Fatal(err)
@@ -32,10 +32,10 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 	if err := os.Chtimes(filepath.Join(dir, names[2]), first, first.Add(10*time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	if r := packer.Pack(t.Context(), fsutil.Self(), []gzipped.Archives{{Dir: dir, MaxSize: 1 << 20}}, time.Second); r[0] != (gzipped.Result{}) {
+	if r := packer.Pack(t.Context(), fsutil.ProcessActor(), []gzipped.Archives{{Dir: dir, MaxSize: 1 << 20}}, time.Second); r[0] != (gzipped.Result{}) {
 		t.Fatal(r)
 	}
-	current := filepath.Join(dir, archive.Current)
+	current := filepath.Join(dir, archive.CurrentFile)
 	text, err := os.ReadFile(current)
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestLogsShowsAllArchivesWhenTheCurrentFileHasTheInodeOfACompressedOne(t *te
 	for _, o := range []reader.Options{{LastLines: -1, Previous: true}, {LastLines: 20}, {LastLines: -1, Since: first}} {
 		o.Dir = dir
 		n := 0
-		if err := reader.Read(t.Context(), fsutil.Self(), o, func([]byte) error { n++; return nil }); err != nil {
+		if err := reader.Read(t.Context(), fsutil.ProcessActor(), o, func([]byte) error { n++; return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if n != 20 {
@@ -81,14 +81,14 @@ func TestAFileWhoseNameIsNoTimeHidesNoArchive(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := 0
-	if err := reader.Read(t.Context(), fsutil.Self(), reader.Options{Dir: dir, LastLines: -1, Since: first}, func([]byte) error { n++; return nil }); err != nil {
+	if err := reader.Read(t.Context(), fsutil.ProcessActor(), reader.Options{Dir: dir, LastLines: -1, Since: first}, func([]byte) error { n++; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	if n != 20 {
 		t.Errorf("got %d lines of 20", n)
 	}
 	s := newSet(Options{limits: Limits{Archives: 1}})
-	writeRun(t, s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current)), "next")
+	writeRun(t, s.Open("gateway-coder", "coder", filepath.Join(dir, archive.CurrentFile)), "next")
 	closeSet(t, s)
 	if _, err := os.Stat(poison); err != nil {
 		t.Errorf("hinit has removed a file that is no archive: %v", err)

@@ -12,10 +12,11 @@ const (
 	SplitBegin = "[hinit: continued] "
 )
 
-// lines divides the bytes of one stream into complete lines. An unfinished line waits in the field unfinished for its rest.
-type lines struct {
+// lineSplitter divides the bytes of one stream into complete lines. An unfinished line waits in the field unfinished for its
+// rest.
+type lineSplitter struct {
 	budget     *bufferBudget // Budget shared with other streams, for the part of unfinished above unfinishedOutsideBudget.
-	max        int           // Longest line that is not split, without its newline.
+	maxLine    int           // Longest line that is not split, without its newline.
 	unfinished []byte        // Unfinished line; nil for none.
 	continued  bool          // Whether the next byte continues a long line whose first pieces were returned.
 }
@@ -27,18 +28,18 @@ const unfinishedOutsideBudget = 4 << 10
 // feed takes n new bytes, which the caller has read into buf[l.max:]. It returns the lines that are now complete, with their
 // newlines, or nil. The first l.max bytes of buf must be free: feed puts the unfinished line of the last call there, in front
 // of the new bytes. So the result may share memory with buf; it is valid until the next call.
-func (l *lines) feed(buf []byte, n int) []byte {
-	fresh := buf[l.max : l.max+n]
-	if bytes.IndexByte(fresh, '\n') < 0 && len(l.unfinished)+n <= l.max && l.growUnfinished(len(l.unfinished)+n) {
+func (l *lineSplitter) feed(buf []byte, n int) []byte {
+	fresh := buf[l.maxLine : l.maxLine+n]
+	if bytes.IndexByte(fresh, '\n') < 0 && len(l.unfinished)+n <= l.maxLine && l.growUnfinished(len(l.unfinished)+n) {
 		l.unfinished = append(l.unfinished, fresh...)
 		return nil
 	}
-	start := l.max - len(l.unfinished)
+	start := l.maxLine - len(l.unfinished)
 	copy(buf[start:], l.unfinished)
-	all := buf[start : l.max+n]
+	all := buf[start : l.maxLine+n]
 	cut := bytes.LastIndexByte(all, '\n') + 1 // Without a newline, cut is 0.
 	whole, rest := all[:cut], all[cut:]
-	if !l.continued && len(rest) <= l.max && !l.tooLong(whole) && l.growUnfinished(len(rest)) {
+	if !l.continued && len(rest) <= l.maxLine && !l.tooLong(whole) && l.growUnfinished(len(rest)) {
 		l.keepUnfinished(rest)
 		return whole
 	}
@@ -47,7 +48,7 @@ func (l *lines) feed(buf []byte, n int) []byte {
 
 // takeUnfinished returns the unfinished line with a newline added, or nil if no line is unfinished. Call it at the end of a
 // pipe. Any input after the call begins a new line.
-func (l *lines) takeUnfinished() []byte {
+func (l *lineSplitter) takeUnfinished() []byte {
 	if len(l.unfinished) == 0 {
 		l.continued = false
 		return nil
@@ -57,13 +58,13 @@ func (l *lines) takeUnfinished() []byte {
 
 // growUnfinished makes room for n bytes in the buffer of the unfinished line, if the budget allows it. It reports whether
 // there is room.
-func (l *lines) growUnfinished(n int) bool {
-	l.unfinished = l.budget.grow(l.unfinished, n, unfinishedOutsideBudget, l.max)
+func (l *lineSplitter) growUnfinished(n int) bool {
+	l.unfinished = l.budget.grow(l.unfinished, n, unfinishedOutsideBudget, l.maxLine)
 	return n <= cap(l.unfinished)
 }
 
 // keepUnfinished makes rest the unfinished line. The caller has made room for it with growUnfinished.
-func (l *lines) keepUnfinished(rest []byte) {
+func (l *lineSplitter) keepUnfinished(rest []byte) {
 	if len(rest) == 0 || cap(l.unfinished) > unfinishedOutsideBudget && len(rest) <= unfinishedOutsideBudget {
 		l.budget.free(l.unfinished, unfinishedOutsideBudget)
 		l.unfinished = nil
@@ -75,9 +76,9 @@ func (l *lines) keepUnfinished(rest []byte) {
 
 // tooLong reports whether any line in whole is longer than max. It searches newlines backwards in steps of max bytes, so it
 // doesn't look at every line.
-func (l *lines) tooLong(whole []byte) bool {
-	for len(whole) > l.max+1 {
-		i := bytes.LastIndexByte(whole[:l.max+1], '\n')
+func (l *lineSplitter) tooLong(whole []byte) bool {
+	for len(whole) > l.maxLine+1 {
+		i := bytes.LastIndexByte(whole[:l.maxLine+1], '\n')
 		if i < 0 {
 			return true
 		}
@@ -88,16 +89,16 @@ func (l *lines) tooLong(whole []byte) bool {
 
 // split is feed for lines that are too long. It returns a copy of whole in which each such line is split into marked pieces.
 // If the unfinished line rest doesn't fit into its buffer, split also returns the first pieces of rest.
-func (l *lines) split(whole, rest []byte) []byte {
+func (l *lineSplitter) split(whole, rest []byte) []byte {
 	out := make([]byte, 0, len(whole)+len(rest)+256)
 	for len(whole) > 0 {
 		i := bytes.IndexByte(whole, '\n')
-		line := l.splitLong(&out, whole[:i], l.max)
-		out = append(append(l.begin(out), line...), '\n')
+		line := l.splitLong(&out, whole[:i], l.maxLine)
+		out = append(append(l.appendSplitBegin(out), line...), '\n')
 		l.continued = false
 		whole = whole[i+1:]
 	}
-	rest = l.splitLong(&out, rest, l.max)
+	rest = l.splitLong(&out, rest, l.maxLine)
 	if !l.growUnfinished(len(rest)) {
 		rest = l.splitLong(&out, rest, cap(l.unfinished))
 	}
@@ -106,7 +107,7 @@ func (l *lines) split(whole, rest []byte) []byte {
 }
 
 // splitLong appends all pieces of line but the last to out, and returns the last piece. A piece has at most limit bytes.
-func (l *lines) splitLong(out *[]byte, line []byte, limit int) []byte {
+func (l *lineSplitter) splitLong(out *[]byte, line []byte, limit int) []byte {
 	for len(line) > limit {
 		cut := limit
 		for back := 0; back < utf8.UTFMax-1 && !utf8.RuneStart(line[cut]); back++ {
@@ -115,7 +116,7 @@ func (l *lines) splitLong(out *[]byte, line []byte, limit int) []byte {
 		if !utf8.RuneStart(line[cut]) {
 			cut = limit // The bytes are not UTF-8, so cut anywhere.
 		}
-		*out = append(l.begin(*out), line[:cut]...)
+		*out = append(l.appendSplitBegin(*out), line[:cut]...)
 		*out = append(*out, SplitEnd+"\n"...)
 		l.continued = true
 		line = line[cut:]
@@ -123,7 +124,7 @@ func (l *lines) splitLong(out *[]byte, line []byte, limit int) []byte {
 	return line
 }
 
-func (l *lines) begin(out []byte) []byte {
+func (l *lineSplitter) appendSplitBegin(out []byte) []byte {
 	if l.continued {
 		out = append(out, SplitBegin...)
 	}
@@ -133,14 +134,14 @@ func (l *lines) begin(out []byte) []byte {
 // maxTailLine is the maximum number of bytes of each line that are kept for [Log.Tail].
 const maxTailLine = 500
 
-// lastLines is a ring buffer of the last lines of a run. A new line reuses the memory of the line that it replaces.
-type lastLines struct {
-	slots [][]byte
-	next  int
+// tailBuffer is a ring buffer of the last lines of a run. A new line reuses the memory of the line that it replaces.
+type tailBuffer struct {
+	slots    [][]byte
+	nextSlot int
 }
 
 // add stores the lines of chunk, which ends with a newline. It keeps only the last limit lines.
-func (t *lastLines) add(chunk []byte, limit int) {
+func (t *tailBuffer) add(chunk []byte, limit int) {
 	if limit <= 0 {
 		return
 	}
@@ -158,21 +159,21 @@ func (t *lastLines) add(chunk []byte, limit int) {
 	}
 }
 
-func (t *lastLines) addLine(line []byte, limit int) {
+func (t *tailBuffer) addLine(line []byte, limit int) {
 	line = line[:min(len(line), maxTailLine)]
 	if len(t.slots) < limit {
 		t.slots = append(t.slots, bytes.Clone(line))
 		return
 	}
-	t.slots[t.next] = append(t.slots[t.next][:0], line...)
-	t.next = (t.next + 1) % limit
+	t.slots[t.nextSlot] = append(t.slots[t.nextSlot][:0], line...)
+	t.nextSlot = (t.nextSlot + 1) % limit
 }
 
 // lines returns the kept lines, oldest first.
-func (t *lastLines) lines() []string {
+func (t *tailBuffer) lines() []string {
 	out := make([]string, 0, len(t.slots))
 	for i := range t.slots {
-		out = append(out, string(t.slots[(t.next+i)%len(t.slots)]))
+		out = append(out, string(t.slots[(t.nextSlot+i)%len(t.slots)]))
 	}
 	return out
 }

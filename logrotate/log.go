@@ -22,13 +22,13 @@ type Log struct {
 	sources [2]source // Sources of the console lines: one for stdout, one for stderr.
 
 	// set.mu guards the next four fields.
-	current *run
-	runs    uint64 // Number of runs so far.
-	streams int    // Number of pipes, of all runs, that are still being read.
-	dropped bool   // Whether Set.Drop was called.
+	currentRun  *run
+	runCount    uint64 // Number of runs so far.
+	openStreams int    // Number of pipes, of all runs, that are still being read.
+	dropped     bool   // Whether Set.Drop was called.
 
 	counters counters
-	limiter  limiter
+	limiter  rateLimiter
 	secrets  atomic.Pointer[redact.Secrets] // Secrets to hide on the console; nil: none.
 	watcher  atomic.Pointer[func([]byte)]   // Function registered by [Log.Watch]; nil: none.
 }
@@ -60,7 +60,7 @@ func (l *Log) Stats() Stats {
 		ConsoleDropped: l.counters.consoleDropped.Load(),
 	}
 	if l.file != nil {
-		st.LinesLost = l.file.losses.Load()
+		st.LinesLost = l.file.lostLineCount.Load()
 		if text := l.file.lastErr.Load(); text != nil {
 			st.LastError = *text
 		}
@@ -109,10 +109,10 @@ func (l *Log) beginRun(r *run) error {
 	if l.set.closed || l.dropped {
 		return errClosed
 	}
-	l.runs++
-	l.current, r.number = r, l.runs
+	l.runCount++
+	l.currentRun, r.number = r, l.runCount
 	l.set.addStreams(l, r.streams[:]...)
-	if l.streams > 2*maxRuns {
+	if l.openStreams > 2*maxRuns {
 		for st := range l.set.liveStreams {
 			if old := st.run; old.log == l && old.number+maxRuns <= r.number {
 				st.stop()
@@ -129,13 +129,13 @@ var errClosed = errors.New("the log is closed")
 // block. If no run has begun, done gets nil.
 func (l *Log) Tail(done func(lines []string)) {
 	l.set.mu.Lock()
-	r := l.current
+	r := l.currentRun
 	l.set.mu.Unlock()
 	if r == nil {
 		go done(nil)
 		return
 	}
-	r.request(done)
+	r.requestTail(done)
 }
 
 func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] }
@@ -144,7 +144,7 @@ func streamName(index int) string { return [2]string{"stdout", "stderr"}[index] 
 func newPipe(r *run, index int) (*stream, *os.File, error) {
 	var p [2]int
 	// os.Pipe would make both ends non-blocking, and the service would inherit this mode.
-	err := faultinject.Do(faultinject.Pipe, r.log.name, func() error { return unix.Pipe2(p[:], unix.O_CLOEXEC) })
+	err := faultinject.RunCall(faultinject.CallPipe, r.log.name, func() error { return unix.Pipe2(p[:], unix.O_CLOEXEC) })
 	if err != nil {
 		return nil, nil, fmt.Errorf("pipe: %w", err)
 	}
@@ -154,7 +154,7 @@ func newPipe(r *run, index int) (*stream, *os.File, error) {
 		_ = write.Close()
 		return nil, nil, fmt.Errorf("set non-blocking: %w", err)
 	}
-	if a := r.log.set.opts.Actor; a.Switches() {
+	if a := r.log.set.opts.Actor; a.SwitchesIdentity() {
 		id := a.Identity()
 		_ = unix.Fchown(p[1], int(id.UID), int(id.GID)) // An error only means that the process can't open /dev/stdout by name.
 	}
@@ -173,14 +173,14 @@ func newStream(r *run, index int, pipe *os.File) (*stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &stream{run: r, index: index, directFD: -1, file: pipe, raw: raw, lines: lines{budget: &r.log.set.memoryBudget, max: r.log.set.opts.MaxLine}}
+	s := &stream{run: r, index: index, directFD: -1, file: pipe, rawConn: raw, lines: lineSplitter{budget: &r.log.set.memoryBudget, maxLine: r.log.set.opts.MaxLine}}
 	s.readFunc = s.read
 	return s, nil
 }
 
-// Watch makes the pumps call seen with each batch of complete lines of the service. seen must not block or keep the slice. Nil
-// ends the calls.
-func (l *Log) Watch(seen func(lines []byte)) { l.watcher.Store(&seen) }
+// SetWatcher makes the pumps call seen with each batch of complete lines of the service. seen must not block or keep the slice.
+// Nil ends the calls.
+func (l *Log) SetWatcher(seen func(lines []byte)) { l.watcher.Store(&seen) }
 
 // HideSecrets replaces the known secrets of the service. From now on the console shows [redact.Masked] in place of these texts,
 // besides tokens of known shapes. Texts shorter than eight bytes are ignored, because they would match too much. Without

@@ -35,7 +35,7 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	for i := range logs {
 		all.Go(func() {
 			o := reader.Options{Dir: filepath.Join(base, fmt.Sprint(i)), LastLines: -1, Previous: true, Follow: true}
-			errs[i] = reader.Read(ctx, fsutil.Self(), o, func(line []byte) error {
+			errs[i] = reader.Read(ctx, fsutil.ProcessActor(), o, func(line []byte) error {
 				got[i] = append(got[i], string(line[stampLen:]))
 				n.Add(1)
 				return nil
@@ -44,9 +44,9 @@ func TestFiftyLogsAreFollowedAtOnce(t *testing.T) {
 	}
 	var writers sync.WaitGroup
 	for i := range logs {
-		l := s.Open(fmt.Sprint("log", i), "", filepath.Join(base, fmt.Sprint(i), archive.Current))
-		limit(l, Limits{Compress: i%2 == 0})
-		stdout, stderr := pipes(t, l)
+		l := s.Open(fmt.Sprint("log", i), "", filepath.Join(base, fmt.Sprint(i), archive.CurrentFile))
+		setLimits(l, Limits{Compress: i%2 == 0})
+		stdout, stderr := openPipes(t, l)
 		writers.Go(func() {
 			defer closeAll(stdout, stderr)
 			for j := range lines {

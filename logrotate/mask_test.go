@@ -17,7 +17,7 @@ func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
 	for _, mode := range []ConsoleMode{Raw, Prefixed, JSON} {
 		for _, mask := range []bool{true, false} {
 			console := newSink(t)
-			s, l, dir := fixture(t, Options{Stdout: console.file, Console: mode, Mask: mask}, Limits{})
+			s, l, dir := newSetWithLog(t, Options{Stdout: console.file, Console: mode, Mask: mask}, Limits{})
 			l.HideSecrets([]string{`qu"oted secret`})
 			lines := []string{"with " + token + " in it", `and a qu"oted secret`, "plain"}
 			writeRun(t, l, lines...)
@@ -26,8 +26,8 @@ func TestOnlyTheConsoleHidesSecrets(t *testing.T) {
 				t.Fatal(err)
 			}
 			closeSet(t, s)
-			checkLines(t, stored(t, dir), lines...)
-			shown := console.text()
+			checkLines(t, storedLines(t, dir), lines...)
+			shown := console.closeAndText()
 			wanted := 0
 			if mask {
 				wanted = 3
@@ -45,20 +45,20 @@ func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 	out := newSink(t)
 	o := Options{Stdout: out.file, Mask: true, tailTimeout: testkit.Patience}
 	s := newSet(o)
-	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.Current))
+	l := s.Open("svc", "", filepath.Join(t.TempDir(), archive.CurrentFile))
 	l.HideSecrets([]string{"value-of-the-profile"})
-	stdout, stderr := pipes(t, l)
+	stdout, stderr := openPipes(t, l)
 	defer closeAll(stdout, stderr)
 	// Split the key, so that this repository contains no text that looks like a secret.
 	writeText(t, stdout, "the value-of-the-profile\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
-	testkit.Until(t, "the header of the key is read", func() bool { return strings.Contains(out.soFar(), "BEGIN") })
-	freeze(t, s)
+	testkit.Until(t, "the header of the key is read", func() bool { return strings.Contains(out.textSoFar(), "BEGIN") })
+	freezeSet(t, s)
 	body := strings.Repeat("MIIEpAIBAAKCAQEA", 4)
 	writeText(t, stdout, body+"\n-----END RSA PRI"+"VATE KEY-----\nand value-of-the-profile\nend\n")
-	next := replace(t, s, o)
+	next := replaceSet(t, s, o)
 	closeReplaced(s)
-	testkit.Until(t, "the lines are shown", func() bool { return strings.HasSuffix(out.soFar(), "end\n") })
-	if shown := out.soFar(); strings.Contains(shown, body) || strings.Contains(shown, "value-of-the-profile") {
+	testkit.Until(t, "the lines are shown", func() bool { return strings.HasSuffix(out.textSoFar(), "end\n") })
+	if shown := out.textSoFar(); strings.Contains(shown, body) || strings.Contains(shown, "value-of-the-profile") {
 		t.Errorf("shown: %q", shown)
 	}
 	closeAll(stdout, stderr)
@@ -69,9 +69,9 @@ func TestSecretsStayHiddenAfterAReexecution(t *testing.T) {
 // limit suppressed its header.
 func TestAKeyWhoseHeaderIsSuppressedIsHidden(t *testing.T) {
 	out := newSink(t)
-	s, l, _ := fixture(t, Options{Stdout: out.file, Mask: true}, Limits{})
+	s, l, _ := newSetWithLog(t, Options{Stdout: out.file, Mask: true}, Limits{})
 	l.limiter.rate.Store(1)
-	stdout, stderr := pipes(t, l)
+	stdout, stderr := openPipes(t, l)
 	// Split the key, so that this repository contains no text that looks like a secret.
 	writeText(t, stdout, "begin\n-----BEGIN RSA PRI"+"VATE KEY-----\n")
 	testkit.Until(t, "the header to be suppressed", func() bool { return l.Stats().Suppressed == 1 })
@@ -87,7 +87,7 @@ func TestAKeyWhoseHeaderIsSuppressedIsHidden(t *testing.T) {
 	writeText(t, stdout, "plain\n")
 	closeAll(stdout, stderr)
 	closeSet(t, s)
-	if shown := out.text(); strings.Contains(shown, body) || !strings.Contains(shown, "plain") {
+	if shown := out.closeAndText(); strings.Contains(shown, body) || !strings.Contains(shown, "plain") {
 		t.Errorf("shown: %q", shown)
 	}
 }

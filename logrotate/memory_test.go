@@ -26,7 +26,7 @@ func TestNoAllocationPerLine(t *testing.T) {
 			t.Fatal(err)
 		}
 		s := newSet(Options{limits: Limits{MaxSize: 1 << 30}, Stdout: w, Console: mode})
-		stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(t.TempDir(), archive.Current)))
+		stdout, stderr := openPipes(t, s.Open("x", "x", filepath.Join(t.TempDir(), archive.CurrentFile)))
 		const lines = 600
 		block := bytes.Repeat([]byte(strings.Repeat("x", 99)+"\n"), lines)
 		buf := make([]byte, 256<<10)
@@ -68,8 +68,8 @@ func TestSilentServicesHaveNoBuffers(t *testing.T) {
 	var ends []*os.File
 	var logs []*Log
 	for i := range services {
-		l := s.Open(fmt.Sprintf("s%d", i), "", filepath.Join(dir, fmt.Sprint(i), archive.Current))
-		stdout, stderr := pipes(t, l)
+		l := s.Open(fmt.Sprintf("s%d", i), "", filepath.Join(dir, fmt.Sprint(i), archive.CurrentFile))
+		stdout, stderr := openPipes(t, l)
 		writeText(t, stdout, "hello\n")
 		ends = append(ends, stdout, stderr)
 		logs = append(logs, l)
@@ -97,7 +97,7 @@ func BenchmarkOneLine(b *testing.B) {
 	}
 	defer r.Close()
 	s := newSet(Options{Stdout: w})
-	stdout, stderr, err := s.Open("x", "x", filepath.Join(b.TempDir(), archive.Current)).Pipes()
+	stdout, stderr, err := s.Open("x", "x", filepath.Join(b.TempDir(), archive.CurrentFile)).Pipes()
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -78,7 +78,7 @@ func openDir(dir string) (int, error) {
 // an agent has put a named pipe there.
 func openLog(dirFD int, base string) (int, error) {
 	const flags = unix.O_RDWR | unix.O_APPEND | unix.O_NOFOLLOW | unix.O_NONBLOCK | unix.O_CLOEXEC
-	if err := faultinject.BeforeCall(faultinject.Open, base); err != nil {
+	if err := faultinject.BeforeCall(faultinject.CallOpen, base); err != nil {
 		return -1, err
 	}
 	fd, err := unix.Openat(dirFD, base, flags, 0)
@@ -109,7 +109,7 @@ func (f *file) useDescriptor(fd int) error {
 			return err
 		}
 		if last[0] != '\n' {
-			if err := faultinject.Do(faultinject.Write, f.path, func() error { _, err := unix.Write(fd, []byte{'\n'}); return err }); err != nil {
+			if err := faultinject.RunCall(faultinject.CallWrite, f.path, func() error { _, err := unix.Write(fd, []byte{'\n'}); return err }); err != nil {
 				return err
 			}
 			st.Size++
@@ -137,8 +137,9 @@ func (f *file) readArchives() {
 	f.requestPacking()
 }
 
-// replaced reports whether the file's path now leads to another file, or to none. If this can't be determined, it returns false.
-func (f *file) replaced() (gone bool) {
+// wasReplaced reports whether the file's path now leads to another file, or to none. If this can't be determined, it returns
+// false.
+func (f *file) wasReplaced() (gone bool) {
 	_ = f.set.opts.Actor.Do(func() error {
 		gone = f.pathMoved()
 		return nil

@@ -29,8 +29,8 @@ const (
 type Options struct {
 	// MaxLine is the length in bytes above which a line is split (see the package comment). Default 64 KiB, at least 256.
 	MaxLine int
-	// Tail is the number of a run's last lines that are kept for [Log.Tail]. Default 20.
-	Tail int
+	// TailLines is the number of a run's last lines that are kept for [Log.Tail]. Default 20.
+	TailLines int
 	// Console is the format of lines on the console. Default Raw.
 	Console ConsoleMode
 	// ConsoleStall is how long the reader of the console may read nothing before lines are left out there. Until then, a service
@@ -44,8 +44,8 @@ type Options struct {
 	Stdout, Stderr *os.File
 	// Actor is the identity that opens all files. Nil means the identity of the process.
 	Actor *fsutil.Actor
-	// Pack compresses archives. If Pack is nil, [Limits].Compress has no effect.
-	Pack gzipped.Packer
+	// PackArchives compresses archives. If PackArchives is nil, [Limits].Compress has no effect.
+	PackArchives gzipped.Packer
 	// OnWrite is called by a pump after lines of a service have been written to both sinks. It must be set, and must not block.
 	OnWrite func()
 	// Warn is called by a goroutine of this package when a fault begins and when it ends. Faults of the console are reported at
@@ -64,9 +64,9 @@ type Options struct {
 // withDefaults returns o with the defaults for all zero fields.
 func (o Options) withDefaults() Options {
 	o.MaxLine = max(cmp.Or(o.MaxLine, 64<<10), 256)
-	o.Tail = cmp.Or(o.Tail, 20)
+	o.TailLines = cmp.Or(o.TailLines, 20)
 	o.Console, o.ConsoleStall = cmp.Or(o.Console, Raw), cmp.Or(o.ConsoleStall, time.Second)
-	o.Actor = cmp.Or(o.Actor, fsutil.Self())
+	o.Actor = cmp.Or(o.Actor, fsutil.ProcessActor())
 	o.limits = cmp.Or(o.limits, defaultLimits)
 	o.period = cmp.Or(o.period, retryPeriod)
 	o.tailTimeout = cmp.Or(o.tailTimeout, tailTimeout)

@@ -29,8 +29,8 @@ type run struct {
 	lastTailRequest atomic.Uint64 // Number of the last call of Log.Tail.
 
 	mu                 sync.Mutex // No goroutine holds mu during I/O.
-	tail               lastLines
-	unfinishedLines    [2]string      // Unfinished line of each stream at the last call of recordReached.
+	tail               tailBuffer
+	unfinishedLines    [2]string      // Unfinished line of each stream at the last call of recordTailReached.
 	finishedRequests   [2]uint64      // Number of the last Tail request whose output each stream has read completely.
 	unansweredRequests []*tailRequest // Requests that are not answered yet.
 }
@@ -42,11 +42,11 @@ type tailRequest struct {
 	timer  *time.Timer
 }
 
-// request registers a call of Log.Tail, and wakes the pumps so that they read the present content of the pipes.
-func (r *run) request(done func([]string)) {
+// requestTail registers a call of Log.Tail, and wakes the pumps so that they read the present content of the pipes.
+func (r *run) requestTail(done func([]string)) {
 	r.mu.Lock()
 	q := &tailRequest{number: r.lastTailRequest.Add(1), done: done}
-	q.timer = time.AfterFunc(r.log.set.opts.tailTimeout, guard.Func("answering for a log", func() { r.answerRequest(q) }))
+	q.timer = time.AfterFunc(r.log.set.opts.tailTimeout, guard.WrapFunc("answering for a log", func() { r.answerRequest(q) }))
 	r.unansweredRequests = append(r.unansweredRequests, q)
 	ready := min(r.finishedRequests[0], r.finishedRequests[1]) >= q.number
 	r.mu.Unlock()
@@ -60,10 +60,10 @@ func (r *run) request(done func([]string)) {
 	}
 }
 
-// recordReached records that the stream with this index has read its pipe up to the content that it had when Tail request n
-// came. open is the stream's unfinished last line. recordReached then answers each request that both streams have reached.
+// recordTailReached records that the stream with this index has read its pipe up to the content that it had when Tail request n
+// came. open is the stream's unfinished last line. recordTailReached then answers each request that both streams have reached.
 // The pumps call it.
-func (r *run) recordReached(index int, n uint64, open []byte) {
+func (r *run) recordTailReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.finishedRequests[index] = n
 	r.unfinishedLines[index] = string(open[:min(len(open), maxTailLine)])
@@ -91,7 +91,7 @@ func (r *run) answerRequest(q *tailRequest) {
 			lines = append(lines, open)
 		}
 	}
-	lines = lines[max(0, len(lines)-r.log.set.opts.Tail):]
+	lines = lines[max(0, len(lines)-r.log.set.opts.TailLines):]
 	last := len(r.unansweredRequests) == 0
 	r.mu.Unlock()
 	if last {
@@ -110,22 +110,22 @@ type stream struct {
 	index    int        // Index of the stream: 0 for stdout, 1 for stderr.
 	mu       sync.Mutex // Guards file, which wake uses and changePace replaces; no goroutine holds mu during I/O.
 	file     *os.File
-	raw      syscall.RawConn
+	rawConn  syscall.RawConn
 	readFunc func(fd uintptr) bool // The method value s.read, stored so that waiting allocates nothing.
-	lines    lines
-	pace     readPacer
+	lines    lineSplitter
+	pacer    readPacer
 	directFD int // Descriptor that the pump reads without the poller during a flood; otherwise -1.
 	stopping atomic.Bool
 	freezing atomic.Bool // Whether [Set.Freeze] has asked the pump to stop.
 
-	buf      *[]byte // Read buffer from Set.inputs; nil while the pump waits for data.
-	lastRead int
-	err      error
-	total    uint64 // Number of bytes read.
+	buf       *[]byte // Read buffer from Set.inputs; nil while the pump waits for data.
+	lastRead  int
+	err       error
+	bytesRead uint64 // Number of bytes read.
 
-	answeredRequest uint64 // Number of the last Tail request that this stream has answered.
-	target          uint64 // Value of total at which all Tail requests up to targetRequest are answered.
-	targetRequest   uint64
+	answeredRequest   uint64 // Number of the last Tail request that this stream has answered.
+	tailTarget        uint64 // Value of bytesRead at which all Tail requests up to tailTargetRequest are answered.
+	tailTargetRequest uint64
 }
 
 // wake makes a waiting pump look at stopping, freezing and new Tail requests. It doesn't block.
@@ -144,7 +144,7 @@ func (s *stream) stop() {
 
 // pump is the goroutine that reads a pipe. It exits at the end of the pipe, or when [Set.Freeze] stops it.
 func (s *stream) pump() {
-	defer guard.Catch("reading the output of " + s.run.log.name)
+	defer guard.CatchPanic("reading the output of " + s.run.log.name)
 	if s.readPipe() {
 		s.close()
 		s.run.log.set.removeStream(s)
@@ -161,8 +161,8 @@ func (s *stream) readPipe() bool {
 			s.releaseBuffer()
 			return false
 		}
-		if s.pace.pauseNext && !s.stopping.Load() {
-			time.Sleep(max(s.pace.pause, s.run.log.set.opts.floodPause)) //nolint:forbidigo // the pause itself is intended: lines collect meanwhile
+		if s.pacer.pauseNext && !s.stopping.Load() {
+			time.Sleep(max(s.pacer.pause, s.run.log.set.opts.floodPause)) //nolint:forbidigo // the pause itself is intended: lines collect meanwhile
 		}
 		asked, stopping := s.run.lastTailRequest.Load(), s.stopping.Load()
 		err := s.awaitData()
@@ -177,17 +177,17 @@ func (s *stream) readPipe() bool {
 			break // End of the pipe, an error, or an empty pipe after a call of stop.
 		}
 		if s.lastRead > 0 {
-			s.total += uint64(s.lastRead)
+			s.bytesRead += uint64(s.lastRead)
 			s.deliver(s.lines.feed(*s.buf, s.lastRead))
 			s.releaseBuffer()
 		}
-		if s.pace.recordRead(s.lastRead, readSize, s.run.log.set.opts.floodWindow, time.Now()) {
+		if s.pacer.recordRead(s.lastRead, readSize, s.run.log.set.opts.floodWindow, time.Now()) {
 			s.changePace()
 		}
 		if stopping && last == math.MaxUint64 {
-			last = s.total + s.queuedBytes()
+			last = s.bytesRead + s.queuedBytes()
 		}
-		if s.total >= last {
+		if s.bytesRead >= last {
 			break
 		}
 		s.answerFinishedTails(asked, pause)
@@ -195,7 +195,7 @@ func (s *stream) readPipe() bool {
 	s.releaseBuffer()
 	s.deliver(s.lines.takeUnfinished())
 	s.run.log.limiter.writeRecord(s.index)
-	s.run.recordReached(s.index, math.MaxUint64, nil)
+	s.run.recordTailReached(s.index, math.MaxUint64, nil)
 	return true
 }
 
@@ -203,10 +203,10 @@ func (s *stream) readPipe() bool {
 // again when the poller reports data. A waiting pump holds no buffer, because there may be thousands of pumps.
 func (s *stream) read(fd uintptr) bool {
 	if s.buf == nil {
-		s.buf = s.run.log.set.inputs.Get().(*[]byte)
+		s.buf = s.run.log.set.inputBuffers.Get().(*[]byte)
 	}
-	s.lastRead, s.err = blocking.Get(blocking.Short, func() (int, error) {
-		return trust.Retry(func() (int, error) { return unix.Read(int(fd), (*s.buf)[s.lines.max:]) })
+	s.lastRead, s.err = blocking.Get(blocking.ShortCalls, func() (int, error) {
+		return trust.Retry(func() (int, error) { return unix.Read(int(fd), (*s.buf)[s.lines.maxLine:]) })
 	})
 	if s.err == nil {
 		return true
@@ -221,11 +221,11 @@ func (s *stream) read(fd uintptr) bool {
 
 // runShortCall does an operation on a pipe that never blocks. A turn of [blocking.Short] limits how many threads the pumps
 // occupy at a time.
-func runShortCall(do func() error) error { return blocking.Do(blocking.Short, do) }
+func runShortCall(do func() error) error { return blocking.Do(blocking.ShortCalls, do) }
 
 func (s *stream) releaseBuffer() {
 	if s.buf != nil {
-		s.run.log.set.inputs.Put(s.buf)
+		s.run.log.set.inputBuffers.Put(s.buf)
 		s.buf = nil
 	}
 }
@@ -243,18 +243,18 @@ func (s *stream) answerFinishedTails(requests uint64, pause bool) {
 	if s.answeredRequest >= requests {
 		return
 	}
-	if s.targetRequest <= s.answeredRequest {
-		s.targetRequest, s.target = requests, s.total+s.queuedBytes()
+	if s.tailTargetRequest <= s.answeredRequest {
+		s.tailTargetRequest, s.tailTarget = requests, s.bytesRead+s.queuedBytes()
 	}
 	switch {
 	case pause:
 		s.answeredRequest = requests
-	case s.total >= s.target:
-		s.answeredRequest = s.targetRequest
+	case s.bytesRead >= s.tailTarget:
+		s.answeredRequest = s.tailTargetRequest
 	default:
 		return
 	}
-	s.run.recordReached(s.index, s.answeredRequest, s.lines.unfinished)
+	s.run.recordTailReached(s.index, s.answeredRequest, s.lines.unfinished)
 }
 
 // deliver writes complete lines to the sinks, within the rate limit, and then adds them to the counters. A line that is counted is
@@ -265,7 +265,7 @@ func (s *stream) deliver(chunk []byte) {
 	}
 	l := s.run.log
 	s.run.mu.Lock()
-	s.run.tail.add(chunk, l.set.opts.Tail)
+	s.run.tail.add(chunk, l.set.opts.TailLines)
 	s.run.unfinishedLines[s.index] = ""
 	s.run.mu.Unlock()
 	if seen := l.watcher.Load(); seen != nil && *seen != nil {
@@ -292,9 +292,9 @@ func (l *Log) writeToSinks(stream int, chunk []byte) {
 		rest = console.enqueue(source, chunk, console.mode, false)
 	}
 	if l.file != nil {
-		buf := l.set.outputs.Get().(*[]byte)
+		buf := l.set.outputBuffers.Get().(*[]byte)
 		l.file.writeLines(chunk, *buf)
-		l.set.outputs.Put(buf)
+		l.set.outputBuffers.Put(buf)
 	}
 	console.addOrWait(source, rest)
 }

@@ -26,14 +26,14 @@ func TestBothSinks(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "logs", "gateways", "coder")
 	out, errs := newSink(t), newSink(t)
 	s := newSet(Options{Stdout: out.file, Stderr: errs.file})
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.CurrentFile))
 	if s.Open("gateway-coder", "x", "y") != l {
 		t.Error("Open of the same name made another log")
 	}
 	if _, err := os.Stat(dir); err == nil {
 		t.Error("the directory is made before there is a line")
 	}
-	stdout, stderr := pipes(t, l)
+	stdout, stderr := openPipes(t, l)
 	writeText(t, stdout, "⚕ Hermes Gateway Starting\n\nwith\rCR and \x00\xff\nno end")
 	stdout.Close()
 	testkit.Until(t, "the end of stdout is in the file", func() bool { return l.Stats().Lines == 4 })
@@ -42,14 +42,14 @@ func TestBothSinks(t *testing.T) {
 	closeSet(t, s)
 
 	want := []string{"⚕ Hermes Gateway Starting", "", "with\rCR and \x00\xff", "no end", "from stderr"}
-	checkLines(t, fileLines(t, filepath.Join(dir, archive.Current)), want...)
-	if got, want := out.text(), strings.Join(want[:4], "\n")+"\n"; got != want {
+	checkLines(t, fileLines(t, filepath.Join(dir, archive.CurrentFile)), want...)
+	if got, want := out.closeAndText(), strings.Join(want[:4], "\n")+"\n"; got != want {
 		t.Errorf("stdout: got %q, want %q", got, want)
 	}
-	if got := errs.text(); got != "from stderr\n" {
+	if got := errs.closeAndText(); got != "from stderr\n" {
 		t.Errorf("stderr: got %q", got)
 	}
-	st, err := os.Stat(filepath.Join(dir, archive.Current))
+	st, err := os.Stat(filepath.Join(dir, archive.CurrentFile))
 	if err != nil || st.Mode() != 0o744 { // Mode of a finished file.
 		t.Errorf("mode of current: %v, %v", st.Mode(), err)
 	}
@@ -67,7 +67,7 @@ func TestBothSinks(t *testing.T) {
 func TestPipesAreFitForAChild(t *testing.T) {
 	s := newSet(Options{})
 	defer closeSet(t, s)
-	stdout, stderr := pipes(t, s.Open("x", "", ""))
+	stdout, stderr := openPipes(t, s.Open("x", "", ""))
 	for _, f := range []*os.File{stdout, stderr} {
 		raw, err := f.SyscallConn()
 		if err != nil {
@@ -85,8 +85,8 @@ func TestPipesAreFitForAChild(t *testing.T) {
 	}
 }
 
-// flood writes numbered lines with a tag, in pieces that do not end at line ends.
-func flood(t testing.TB, w *os.File, tag string, lines int, seed uint64) {
+// writeFlood writes numbered lines with a tag, in pieces that do not end at line ends.
+func writeFlood(t testing.TB, w *os.File, tag string, lines int, seed uint64) {
 	rnd := rand.New(rand.NewPCG(seed, 1))
 	var buf bytes.Buffer
 	for i := range lines {
@@ -151,9 +151,9 @@ func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
 	var outTags, errTags []string
 	for g := range gateways {
 		name := fmt.Sprintf("g%d", g)
-		l := s.Open("gateway-"+name, name, filepath.Join(dir, name, archive.Current))
+		l := s.Open("gateway-"+name, name, filepath.Join(dir, name, archive.CurrentFile))
 		logs = append(logs, l)
-		stdout, stderr := pipes(t, l)
+		stdout, stderr := openPipes(t, l)
 		for i, w := range []*os.File{stdout, stderr} {
 			tag := fmt.Sprintf("%s-%d", name, i)
 			if i == 0 {
@@ -163,21 +163,21 @@ func TestTwentyGatewaysKeepLinesWhole(t *testing.T) {
 			}
 			wg.Go(func() {
 				defer w.Close()
-				flood(t, w, tag, lines, uint64(2*g+i))
+				writeFlood(t, w, tag, lines, uint64(2*g+i))
 			})
 		}
 	}
 	wg.Wait()
 	closeSet(t, s)
 	for g := range gateways {
-		checkFlood(t, "file", stored(t, filepath.Join(dir, fmt.Sprintf("g%d", g))), lines, outTags[g], errTags[g])
+		checkFlood(t, "file", storedLines(t, filepath.Join(dir, fmt.Sprintf("g%d", g))), lines, outTags[g], errTags[g])
 		if st := logs[g].Stats(); st.LinesLost != 0 || st.LastError != "" || st.Lines != 2*lines {
 			t.Errorf("%s: %+v", logs[g].name, st)
 		}
 	}
-	text, _ := strings.CutSuffix(out.text(), "\n")
+	text, _ := strings.CutSuffix(out.closeAndText(), "\n")
 	checkFlood(t, "stdout", strings.Split(text, "\n"), lines, outTags...)
-	text, _ = strings.CutSuffix(errs.text(), "\n")
+	text, _ = strings.CutSuffix(errs.closeAndText(), "\n")
 	checkFlood(t, "stderr", strings.Split(text, "\n"), lines, errTags...)
 }
 
@@ -186,41 +186,41 @@ func TestOverlappingRuns(t *testing.T) {
 	const lines = 3000
 	dir := t.TempDir()
 	s := newSet(Options{limits: Limits{MaxSize: 50_000, Archives: 1000}})
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.CurrentFile))
 	var wg sync.WaitGroup
 	var tags []string
 	for run := range 4 {
-		stdout, stderr := pipes(t, l)
+		stdout, stderr := openPipes(t, l)
 		for i, w := range []*os.File{stdout, stderr} {
 			tag := fmt.Sprintf("run%d-%d", run, i)
 			tags = append(tags, tag)
 			wg.Go(func() {
 				defer w.Close()
-				flood(t, w, tag, lines, uint64(run))
+				writeFlood(t, w, tag, lines, uint64(run))
 			})
 		}
 	}
 	wg.Wait()
 	closeSet(t, s)
-	checkFlood(t, "file", stored(t, dir), lines, tags...)
+	checkFlood(t, "file", storedLines(t, dir), lines, tags...)
 }
 
 func TestLongLineIsSplitInBothSinks(t *testing.T) {
 	dir := t.TempDir()
 	out := newSink(t)
 	s := newSet(Options{Stdout: out.file})
-	stdout, stderr := pipes(t, s.Open("x", "x", filepath.Join(dir, archive.Current)))
+	stdout, stderr := openPipes(t, s.Open("x", "x", filepath.Join(dir, archive.CurrentFile)))
 	stderr.Close()
 	long := strings.Repeat("⚕é", 60_000) // The text has 300,000 bytes.
 	writeText(t, stdout, "before\n"+long+"\nafter\n"+long)
 	stdout.Close()
 	closeSet(t, s)
 	want := "before\n" + long + "\nafter\n" + long + "\n"
-	text := out.text()
-	if got := string(join([]byte(text))); got != want {
+	text := out.closeAndText()
+	if got := string(joinSplitLines([]byte(text))); got != want {
 		t.Errorf("console: got %d bytes, want %d", len(got), len(want))
 	}
-	got := fileLines(t, filepath.Join(dir, archive.Current))
+	got := fileLines(t, filepath.Join(dir, archive.CurrentFile))
 	checkLines(t, got, strings.Split(strings.TrimSuffix(text, "\n"), "\n")...)
 	for _, line := range got {
 		if len(line) > 64<<10+len(SplitEnd)+len(SplitBegin) {
@@ -247,12 +247,12 @@ func awaitTail(t *testing.T, l *Log) []string {
 }
 
 func TestTail(t *testing.T) {
-	s := newSet(Options{Tail: 3, tailTimeout: testkit.Patience})
+	s := newSet(Options{TailLines: 3, tailTimeout: testkit.Patience})
 	defer closeSet(t, s)
 	l := s.Open("x", "x", "")
 	checkLines(t, awaitTail(t, l))
 	for run := range 2 { // The second run must not see lines of the first.
-		stdout, stderr := pipes(t, l)
+		stdout, stderr := openPipes(t, l)
 		for i := range 10 {
 			writeText(t, stdout, fmt.Sprintf("run %d line %d\n", run, i))
 			// The answer must contain all lines that are in the pipe now, although another process keeps the
@@ -275,9 +275,9 @@ func TestTail(t *testing.T) {
 }
 
 func TestTailWhileAGrandchildFloods(t *testing.T) {
-	s := newSet(Options{Tail: 3})
-	l := s.Open("x", "x", filepath.Join(t.TempDir(), archive.Current))
-	stdout, stderr := pipes(t, l)
+	s := newSet(Options{TailLines: 3})
+	l := s.Open("x", "x", filepath.Join(t.TempDir(), archive.CurrentFile))
+	stdout, stderr := openPipes(t, l)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -314,9 +314,9 @@ func TestTailWhileAGrandchildFloods(t *testing.T) {
 func TestDropAndOpenAgain(t *testing.T) {
 	dir := t.TempDir()
 	s := newSet(Options{limits: Limits{MaxSize: 1000, Archives: 100}})
-	path := filepath.Join(dir, archive.Current)
+	path := filepath.Join(dir, archive.CurrentFile)
 	first := s.Open("x", "x", path)
-	out1, err1 := pipes(t, first)
+	out1, err1 := openPipes(t, first)
 	writeText(t, out1, "one\n")
 	s.Drop("x")
 	s.Drop("x")
@@ -330,7 +330,7 @@ func TestDropAndOpenAgain(t *testing.T) {
 	if second.file != first.file {
 		t.Error("two sinks write to one path")
 	}
-	out2, err2 := pipes(t, second)
+	out2, err2 := openPipes(t, second)
 	writeText(t, out1, "grandchild\n")
 	closeAll(out1, err1)
 	testkit.Until(t, "the first log's lines are in the file", func() bool { return first.Stats().Lines == 2 })
@@ -341,13 +341,13 @@ func TestDropAndOpenAgain(t *testing.T) {
 	testkit.Until(t, "the file is released", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		return len(s.files) == 0 && len(s.unused) == 1 && len(s.liveStreams) == 0
+		return len(s.files) == 0 && len(s.idleWriters) == 1 && len(s.liveStreams) == 0
 	})
 	third := s.Open("y", "y", path)
-	if len(s.unused) != 0 {
+	if len(s.idleWriters) != 0 {
 		t.Error("the spare writer isn't used again")
 	}
-	out3, err3 := pipes(t, third)
+	out3, err3 := openPipes(t, third)
 	writeText(t, out3, "three\n")
 	closeAll(out3, err3)
 	closeSet(t, s)
@@ -361,8 +361,8 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	dir := t.TempDir()
 	out := newSink(t)
 	s := newSet(Options{Stdout: out.file, closeReserve: testkit.Patience}) // Close waits for half of this time, and needs the other half for the rest.
-	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.Current))
-	stdout, stderr := pipes(t, l)
+	l := s.Open("gateway-coder", "coder", filepath.Join(dir, archive.CurrentFile))
+	stdout, stderr := openPipes(t, l)
 	defer closeAll(stdout, stderr)
 	writeText(t, stdout, "whole\nhalf")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
@@ -374,8 +374,8 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Error("Close took all the time there was")
 	}
-	checkLines(t, fileLines(t, filepath.Join(dir, archive.Current)), "whole", "half")
-	if got := out.text(); got != "whole\nhalf\n" {
+	checkLines(t, fileLines(t, filepath.Join(dir, archive.CurrentFile)), "whole", "half")
+	if got := out.closeAndText(); got != "whole\nhalf\n" {
 		t.Errorf("console: %q", got)
 	}
 }
@@ -385,12 +385,12 @@ func TestCloseWithAHeldPipe(t *testing.T) {
 func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	dir := t.TempDir()
 	s := newSet(Options{})
-	l := s.Open("svc", "", filepath.Join(dir, archive.Current))
+	l := s.Open("svc", "", filepath.Join(dir, archive.CurrentFile))
 	var ends []*os.File
 	var want []string
 	lines := strings.Repeat("a line that the service has written\n", 1000)
 	for range 5 * maxRuns {
-		stdout, stderr := pipes(t, l)
+		stdout, stderr := openPipes(t, l)
 		ends = append(ends, stdout, stderr)
 		writeText(t, stdout, lines+"the last one")
 		want = append(want, strings.Split(lines+"the last one", "\n")...)
@@ -406,7 +406,7 @@ func TestThePipesOfOldRunsPiledUp(t *testing.T) {
 	writeText(t, ends[len(ends)-2*maxRuns], " and more\n") // The stdout pipe of the oldest kept run.
 	closeAll(ends...)
 	closeSet(t, s)
-	got := stored(t, dir)
+	got := storedLines(t, dir)
 	if len(got) != len(want) || strings.Count(strings.Join(got, "\n"), "the last one") != 5*maxRuns || !slices.Contains(got, "the last one and more") {
 		t.Errorf("%d lines are in the file, not %d", len(got), len(want))
 	}

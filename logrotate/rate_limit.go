@@ -10,8 +10,8 @@ import (
 	"hinit/internal/guard"
 )
 
-// limiter limits the number of lines that a service may log per second, by the monotonic clock.
-type limiter struct {
+// rateLimiter limits the number of lines that a service may log per second, by the monotonic clock.
+type rateLimiter struct {
 	rate          atomic.Int64 // Maximum number of lines per second; 0 for no limit.
 	hasSuppressed atomic.Bool  // Whether suppressed lines were not yet reported in a record.
 
@@ -32,7 +32,7 @@ type limiter struct {
 
 // writeAllowed writes the lines of chunk that the rate allows, after the record about earlier suppressed lines. It returns the
 // lines that it has suppressed.
-func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed []byte) {
+func (l *rateLimiter) writeAllowed(stream int, chunk []byte) (suppressed []byte) {
 	if l.rate.Load() <= 0 && !l.hasSuppressed.Load() {
 		l.writeLines(stream, chunk)
 		return nil
@@ -46,7 +46,7 @@ func (l *limiter) writeAllowed(stream int, chunk []byte) (suppressed []byte) {
 }
 
 // writeRecord writes the record about a stream's suppressed lines, if there are any. It is called at the end of a pipe.
-func (l *limiter) writeRecord(stream int) {
+func (l *rateLimiter) writeRecord(stream int) {
 	if !l.hasSuppressed.Load() {
 		return
 	}
@@ -61,7 +61,7 @@ func (l *limiter) writeRecord(stream int) {
 // timerFired is the callback of the timer. It writes the records about suppressed lines. If a line was suppressed less than
 // recordDelay ago, it restarts the timer instead. The sinks are still open, because a stream with suppressed lines is still
 // being read.
-func (l *limiter) timerFired() {
+func (l *rateLimiter) timerFired() {
 	l.mu.Lock()
 	wait := l.recordDelay - time.Since(l.lastSuppressed)
 	if wait > 0 && l.suppressed != [2]int64{} {
@@ -78,7 +78,7 @@ func (l *limiter) timerFired() {
 
 // admit returns in taken the lines of chunk that the rate allows, and counts the others as suppressed. If record is not nil,
 // the caller must write it before taken: it reports earlier suppressed lines.
-func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken []byte) {
+func (l *rateLimiter) admit(stream int, chunk []byte, now time.Time) (record, taken []byte) {
 	rate := l.rate.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,7 +97,7 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 	if len(rest) > 0 {
 		l.exceededRate, l.lastSuppressed = rate, now
 		if l.timer == nil {
-			l.timer = time.AfterFunc(l.recordDelay, guard.Func("reporting suppressed lines", l.timerFired))
+			l.timer = time.AfterFunc(l.recordDelay, guard.WrapFunc("reporting suppressed lines", l.timerFired))
 		} else if l.suppressed == [2]int64{} {
 			l.timer.Reset(l.recordDelay)
 		}
@@ -109,7 +109,7 @@ func (l *limiter) admit(stream int, chunk []byte, now time.Time) (record, taken 
 
 // makeRecord returns the line that reports the suppressed lines of a stream, and resets their count. It returns nil if there are
 // none. The caller holds mu.
-func (l *limiter) makeRecord(stream int) []byte {
+func (l *rateLimiter) makeRecord(stream int) []byte {
 	if l.suppressed[stream] == 0 {
 		return nil
 	}

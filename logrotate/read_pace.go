@@ -34,7 +34,7 @@ type readPacer struct {
 	shortReads int  // Number of short reads since the time `since`; floodReads of them within floodWindow begin a flood.
 	since      time.Time
 
-	size       int           // Size of the pipe in bytes.
+	pipeSize   int           // Size of the pipe in bytes.
 	sincePause int           // Bytes read since the last pause.
 	pause      time.Duration // Length of the next pause.
 	pauses     int           // Number of pauses of this flood with at least floodEnd bytes.
@@ -87,9 +87,9 @@ func (p *readPacer) recordRead(n, room int, window time.Duration, now time.Time)
 // adaptPause sets the length of the next pause so that the pipe is a quarter to half full at its end.
 func (p *readPacer) adaptPause() {
 	switch {
-	case p.sincePause > p.size/2:
+	case p.sincePause > p.pipeSize/2:
 		p.pause = max(p.pause/2, floodPause)
-	case p.sincePause < p.size/4:
+	case p.sincePause < p.pipeSize/4:
 		p.pause = min(p.pause*2, maxFloodPause)
 	}
 	p.pauseNext, p.sincePause = true, 0
@@ -100,7 +100,7 @@ func (p *readPacer) adaptPause() {
 // writer as much time as this process. Only closing a file removes it from the poller, so changePace first opens the pipe a second
 // time. If that fails, the pipe stays in the poller, and only the pauses reduce the cost.
 func (s *stream) changePace() {
-	if s.pace.flood {
+	if s.pacer.flood {
 		size := floodPipe
 		for size > readSize && !s.resize(size) {
 			size /= 2
@@ -115,12 +115,12 @@ func (s *stream) changePace() {
 // resize asks the kernel to give the pipe the size in bytes, and stores the size that the pipe now has. A failure does no harm:
 // reading works with any size.
 func (s *stream) resize(size int) (done bool) {
-	s.pace.size = readSize
+	s.pacer.pipeSize = readSize
 	s.withDescriptor(func(fd int) {
 		_, err := unix.FcntlInt(uintptr(fd), unix.F_SETPIPE_SZ, size)
 		done = err == nil
 		if has, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0); err == nil {
-			s.pace.size = has
+			s.pacer.pipeSize = has
 		}
 	})
 	return done
@@ -157,14 +157,14 @@ func (s *stream) joinPoller() {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.file, s.raw, s.directFD = file, raw, -1
+	s.file, s.rawConn, s.directFD = file, raw, -1
 }
 
 // awaitData blocks until the pipe may have data, and then calls read. During a flood, when the pipe isn't in the poller, it calls
 // read at once.
 func (s *stream) awaitData() error {
 	if s.directFD < 0 {
-		return s.raw.Read(s.readFunc)
+		return s.rawConn.Read(s.readFunc)
 	}
 	s.read(uintptr(s.directFD))
 	return nil
@@ -177,7 +177,7 @@ func (s *stream) withDescriptor(do func(fd int)) {
 			do(s.directFD)
 			return nil
 		}
-		return s.raw.Control(func(fd uintptr) { do(int(fd)) })
+		return s.rawConn.Control(func(fd uintptr) { do(int(fd)) })
 	})
 }
 

@@ -14,9 +14,9 @@ import (
 	"hinit/logrotate/archive"
 )
 
-// smallWrites writes numbered lines one by one until the pump has removed its pipe from the poller.
+// writeSmallLines writes numbered lines one by one until the pump has removed its pipe from the poller.
 // It returns the number of lines.
-func smallWrites(t *testing.T, w *os.File, first int) int {
+func writeSmallLines(t *testing.T, w *os.File, first int) int {
 	t.Helper()
 	n := first
 	testkit.Until(t, "the pipe is larger", func() bool {
@@ -31,14 +31,14 @@ func smallWrites(t *testing.T, w *os.File, first int) int {
 }
 
 func TestFloodBeginsAndEnds(t *testing.T) {
-	actor, dir := agent(t)
-	path := filepath.Join(dir, "log", archive.Current)
+	actor, dir := newAgentDir(t)
+	path := filepath.Join(dir, "log", archive.CurrentFile)
 	s := newSet(Options{limits: Limits{MaxSize: 1 << 30}, Actor: actor, floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
 	l := s.Open("gateway-coder", "coder", path)
-	stdout, stderr := pipes(t, l)
+	stdout, stderr := openPipes(t, l)
 	n := 0
 	for range 3 {
-		n = smallWrites(t, stdout, n)
+		n = writeSmallLines(t, stdout, n)
 		testkit.Until(t, "the pipe has its old size", func() bool {
 			size, err := unix.FcntlInt(stdout.Fd(), unix.F_GETPIPE_SZ, 0)
 			return err == nil && size == readSize
@@ -53,16 +53,16 @@ func TestFloodBeginsAndEnds(t *testing.T) {
 	for i := range want {
 		want[i] = fmt.Sprintf("line %d", i)
 	}
-	checkLines(t, stored(t, filepath.Dir(path)), want...)
+	checkLines(t, storedLines(t, filepath.Dir(path)), want...)
 }
 
 // TestOrdersInAFlood checks that Tail and Close work while a pipe is read without the poller.
 func TestOrdersInAFlood(t *testing.T) {
 	s := newSet(Options{floodWindow: time.Minute, floodPause: 50 * time.Millisecond})
 	l := s.Open("gateway-coder", "coder", "")
-	stdout, stderr := pipes(t, l)
+	stdout, stderr := openPipes(t, l)
 	stop, ended := make(chan struct{}), make(chan int)
-	n := smallWrites(t, stdout, 0)
+	n := writeSmallLines(t, stdout, 0)
 	go func() {
 		for {
 			select {
@@ -100,7 +100,7 @@ func TestOrdersInAFlood(t *testing.T) {
 // TestPausesFollowWhatComes checks that the pauses between reads grow while the pipe stays nearly
 // empty, and shrink before its writer has to wait.
 func TestPausesFollowWhatComes(t *testing.T) {
-	p := readPacer{flood: true, pauseNext: true, size: floodPipe, pause: floodPause}
+	p := readPacer{flood: true, pauseNext: true, pipeSize: floodPipe, pause: floodPause}
 	cycle := func(bytes int) time.Duration {
 		for n := 0; bytes >= readSize/2; bytes -= n {
 			n = min(bytes, readSize)
@@ -121,7 +121,7 @@ func TestPausesFollowWhatComes(t *testing.T) {
 			t.Errorf("cycle %d: after %d bytes the pause is %v, want %d ms", i, c.bytes, got, c.want)
 		}
 	}
-	if p.size = readSize; cycle(40_000) != floodPause {
+	if p.pipeSize = readSize; cycle(40_000) != floodPause {
 		t.Error("a pipe that could not be made larger is left alone for longer")
 	}
 }

@@ -44,8 +44,8 @@ type Limits struct {
 // defaultLimits are the limits of a log until [Log.Limit] is called.
 var defaultLimits = Limits{MaxSize: 1_000_000, Archives: 10}
 
-// Limit sets the limits of the log, at once. Logs that use the same file share the limits that were set last, except Rate.
-func (l *Log) Limit(limits Limits) {
+// SetLimits sets the limits of the log, at once. Logs that use the same file share the limits that were set last, except Rate.
+func (l *Log) SetLimits(limits Limits) {
 	l.limiter.rate.Store(int64(limits.Rate))
 	if l.file != nil {
 		l.file.limits.Store(&limits)
@@ -99,11 +99,11 @@ func (f *file) freeBytes() (free, least int64) {
 	return int64(st.Bavail) * int64(st.Bsize), least //nolint:unconvert // Bavail is 32 bits wide on some machines
 }
 
-const stampLen = archive.StampLen
+const stampLen = archive.TimestampLen
 
 // appendStamp appends the timestamp of a line that is written at t, with the two spaces at its end.
 func appendStamp(b []byte, t time.Time) []byte {
-	return t.Local().AppendFormat(b, archive.StampLayout+"  ")
+	return t.Local().AppendFormat(b, archive.TimestampLayout+"  ")
 }
 
 // compressor collects the files whose archives are to be compressed. Once per retryPeriod it gives them to [Options].Pack, which
@@ -123,13 +123,13 @@ type compressor struct {
 func (c *compressor) request(f *file) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.opts.Pack == nil || c.ctx.Err() != nil || slices.Contains(c.queue, f) {
+	if c.opts.PackArchives == nil || c.ctx.Err() != nil || slices.Contains(c.queue, f) {
 		return
 	}
 	c.queue = append(c.queue, f)
 	if !c.busy {
 		c.busy = true
-		c.work.Go(guard.Func("compressing archives", c.run))
+		c.work.Go(guard.WrapFunc("compressing archives", c.run))
 	}
 }
 
@@ -156,7 +156,7 @@ func (c *compressor) run() {
 			// other archives.
 			archives[i] = gzipped.Archives{Dir: f.archives.Dir, MaxSize: max(2*f.limits.Load().MaxSize, gzipped.DefaultMaxSize)}
 		}
-		results, err := c.opts.Pack(c.ctx, archives, c.opts.period)
+		results, err := c.opts.PackArchives(c.ctx, archives, c.opts.period)
 		if c.ctx.Err() != nil {
 			return
 		}

@@ -30,7 +30,7 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 	endless := bytes.Repeat([]byte("x"), 60_000)
 	var ends []*os.File
 	for i := range services {
-		stdout, stderr := pipes(t, s.Open(fmt.Sprint("s", i), "", filepath.Join(gone, fmt.Sprint(i), archive.Current)))
+		stdout, stderr := openPipes(t, s.Open(fmt.Sprint("s", i), "", filepath.Join(gone, fmt.Sprint(i), archive.CurrentFile)))
 		for _, w := range []*os.File{stdout, stderr} {
 			writeText(t, w, string(whole))
 			writeText(t, w, string(endless))
@@ -80,8 +80,8 @@ func TestGatewaysWithoutALogDirectoryCannotEndTheContainer(t *testing.T) {
 // used up.
 func TestALineThatFindsNoRoomIsSplitAndNotLost(t *testing.T) {
 	line := []byte(strings.Repeat("é", 30_000) + "\n")
-	out := cutAll(line, 64<<10, func() int { return 1000 }) // The lines have no budget, and each call of feed gets 1000 bytes.
-	if got := join(out); !bytes.Equal(got, line) {
+	out := splitAll(line, 64<<10, func() int { return 1000 }) // The lines have no budget, and each call of feed gets 1000 bytes.
+	if got := joinSplitLines(out); !bytes.Equal(got, line) {
 		t.Errorf("got %d bytes, want %d", len(got), len(line))
 	}
 	if n := bytes.Count(out, []byte{'\n'}); n < 10 || n > 20 {

@@ -26,20 +26,20 @@ const readSize = 64 << 10
 
 // Set holds the logs of all services, and the console that they share. Create one with [New].
 type Set struct {
-	opts         Options
-	consoles     [2]*console  // Consoles for stdout and stderr.
-	inputs       sync.Pool    // *[]byte values: MaxLine bytes for an unfinished line, then readSize bytes.
-	outputs      sync.Pool    // *[]byte values for formatted lines, empty.
-	memoryBudget bufferBudget // Shared limit for unfinished lines and kept lines.
+	opts          Options
+	consoles      [2]*console  // Consoles for stdout and stderr.
+	inputBuffers  sync.Pool    // *[]byte values: MaxLine bytes for an unfinished line, then readSize bytes.
+	outputBuffers sync.Pool    // *[]byte values for formatted lines, empty.
+	memoryBudget  bufferBudget // Shared limit for unfinished lines and kept lines.
 
 	mu              sync.Mutex // No goroutine holds mu during I/O.
 	closed          bool
 	logs            map[string]*Log
 	files           map[string]*file
 	liveStreams     map[*stream]struct{}
-	unused          []*lumberjack.Logger // Writers of closed files, to use again: lumberjack never ends a writer's goroutine.
+	idleWriters     []*lumberjack.Logger // Writers of closed files, to use again: lumberjack never ends a writer's goroutine.
 	allStreamsEnded chan struct{}        // Closed when Close was called and no stream is live.
-	pause           *freezeCall          // State between Freeze and Thaw; otherwise nil.
+	freeze          *freezeCall          // State between Freeze and Thaw; otherwise nil.
 
 	background sync.WaitGroup // Counter of short-lived goroutines, for which flush waits.
 	compressor compressor
@@ -57,10 +57,10 @@ func New(o Options) *Set {
 	}
 	// The budget is at most a quarter of this process's memory limit.
 	s.memoryBudget.remaining.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4))
-	s.inputs.New = func() any { return new(make([]byte, o.MaxLine+readSize)) }
+	s.inputBuffers.New = func() any { return new(make([]byte, o.MaxLine+readSize)) }
 	// Twice the size holds a whole read with the timestamps of lines of usual length, so that each read causes one write. It also
 	// holds any single line.
-	s.outputs.New = func() any { return new(make([]byte, 0, 2*(o.MaxLine+readSize))) }
+	s.outputBuffers.New = func() any { return new(make([]byte, 0, 2*(o.MaxLine+readSize))) }
 	s.compressor.opts = o
 	s.compressor.ctx, s.compressor.cancel = context.WithCancel(context.Background())
 	s.consoles[0] = newConsole("stdout", o.Stdout, o)
@@ -95,8 +95,8 @@ func (s *Set) useFile(l *Log) *file {
 	f := s.files[l.path]
 	if f == nil {
 		f = &file{set: s, path: l.path, onDisk: onDisk{fd: -1}, service: l.name}
-		if n := len(s.unused); n > 0 {
-			f.writer, s.unused = s.unused[n-1], s.unused[:n-1]
+		if n := len(s.idleWriters); n > 0 {
+			f.writer, s.idleWriters = s.idleWriters[n-1], s.idleWriters[:n-1]
 		} else {
 			f.writer = newWriter()
 		}
@@ -105,8 +105,8 @@ func (s *Set) useFile(l *Log) *file {
 		f.limits.Store(&limits)
 		s.files[l.path] = f
 	}
-	f.users++
-	f.totalUses++
+	f.userCount++
+	f.useCount++
 	return f
 }
 
@@ -116,19 +116,19 @@ func (s *Set) releaseFile(f *file) {
 	defer s.mu.Unlock()
 	// f stays in the map until it is closed, so that a path never has two files. finish runs without the lock. Meanwhile
 	// another Log may start to use f and even release it again, so that f is open again. In that case, repeat.
-	for uses := uint64(0); f.users == 1 && uses != f.totalUses; {
-		uses = f.totalUses
+	for uses := uint64(0); f.userCount == 1 && uses != f.useCount; {
+		uses = f.useCount
 		s.mu.Unlock()
-		if err := f.finish(); err != nil {
+		if err := f.finishFile(); err != nil {
 			s.opts.Warn(f.service, err.Error())
 		}
 		s.mu.Lock()
 	}
-	f.users--
-	if f.users == 0 {
+	f.userCount--
+	if f.userCount == 0 {
 		delete(s.files, f.path)
-		s.unused = append(s.unused, f.writer)
-		s.background.Go(guard.Func("forgetting the log of "+f.service, f.freeKept))
+		s.idleWriters = append(s.idleWriters, f.writer)
+		s.background.Go(guard.WrapFunc("forgetting the log of "+f.service, f.dropKeptLines))
 	}
 }
 
@@ -144,7 +144,7 @@ func (s *Set) Drop(name string) {
 	}
 	delete(s.logs, name)
 	l.dropped = true
-	if l.streams == 0 && !s.closed { // Otherwise Close closes all files.
+	if l.openStreams == 0 && !s.closed { // Otherwise Close closes all files.
 		s.releaseLogFile(l)
 	}
 }
@@ -153,7 +153,7 @@ func (s *Set) Drop(name string) {
 // mu, and calls releaseLogFile once for each Log.
 func (s *Set) releaseLogFile(l *Log) {
 	if l.file != nil {
-		s.background.Go(guard.Func("closing the log of "+l.name, func() { s.releaseFile(l.file) }))
+		s.background.Go(guard.WrapFunc("closing the log of "+l.name, func() { s.releaseFile(l.file) }))
 	}
 }
 
@@ -161,7 +161,7 @@ func (s *Set) releaseLogFile(l *Log) {
 func (s *Set) addStreams(l *Log, streams ...*stream) {
 	for _, st := range streams {
 		s.liveStreams[st] = struct{}{}
-		l.streams++
+		l.openStreams++
 	}
 }
 
@@ -172,14 +172,14 @@ func (s *Set) removeStream(st *stream) {
 	defer s.mu.Unlock()
 	delete(s.liveStreams, st)
 	l := st.run.log
-	l.streams--
-	if l.streams == 0 && l.dropped {
+	l.openStreams--
+	if l.openStreams == 0 && l.dropped {
 		s.releaseLogFile(l)
 	}
 	if len(s.liveStreams) == 0 && s.closed {
 		close(s.allStreamsEnded)
 	}
-	s.pause.closeIfParked(len(s.liveStreams))
+	s.freeze.closeIfParked(len(s.liveStreams))
 }
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write must consist of
@@ -228,7 +228,7 @@ func (s *Set) Close(ctx context.Context) error {
 	}
 	var errs []error
 	if !pause.Until(patience, s.allStreamsEnded) {
-		errs = append(errs, s.stop())
+		errs = append(errs, s.stopPumps())
 	}
 
 	rest := ctx
@@ -237,7 +237,7 @@ func (s *Set) Close(ctx context.Context) error {
 		defer cancel()
 	}
 	done := make(chan error, 1)
-	go func() { done <- s.flush() }()
+	go func() { done <- s.flushAndClose() }()
 	select {
 	case err := <-done:
 		errs = append(errs, err)
@@ -247,9 +247,9 @@ func (s *Set) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// stop makes every pump exit when it has read the present content of its pipe. The error names the services whose pipes were still
-// open.
-func (s *Set) stop() error {
+// stopPumps makes every pump exit when it has read the present content of its pipe. The error names the services whose pipes were
+// still open.
+func (s *Set) stopPumps() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for st := range s.liveStreams {
@@ -277,8 +277,8 @@ func (s *Set) readingServices(except map[*stream]struct{}) []string {
 	return slices.Compact(names)
 }
 
-// flush waits for the pumps and the background work, then writes the remaining lines and closes files and consoles.
-func (s *Set) flush() error {
+// flushAndClose waits for the pumps and the background work, then writes the remaining lines and closes files and consoles.
+func (s *Set) flushAndClose() error {
 	<-s.allStreamsEnded
 	s.background.Wait()
 	s.compressor.work.Wait()
@@ -287,7 +287,7 @@ func (s *Set) flush() error {
 	files := slices.Collect(maps.Values(s.files))
 	s.mu.Unlock()
 	for _, f := range files {
-		errs = append(errs, f.finish())
+		errs = append(errs, f.finishFile())
 	}
 	for _, c := range s.consoles {
 		c.close()

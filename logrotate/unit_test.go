@@ -35,9 +35,9 @@ func TestStampFollowsTimeZone(t *testing.T) {
 	}
 }
 
-// cutAll feeds input to a line cutter in pieces and returns the whole output.
-func cutAll(input []byte, limit int, piece func() int) []byte {
-	l := lines{budget: new(bufferBudget), max: limit}
+// splitAll feeds input to a line cutter in pieces and returns the whole output.
+func splitAll(input []byte, limit int, piece func() int) []byte {
+	l := lineSplitter{budget: new(bufferBudget), maxLine: limit}
 	buf := make([]byte, limit+readSize)
 	var out []byte
 	for len(input) > 0 {
@@ -48,8 +48,8 @@ func cutAll(input []byte, limit int, piece func() int) []byte {
 	return append(out, l.takeUnfinished()...)
 }
 
-// join removes the marks of split lines.
-func join(out []byte) []byte {
+// joinSplitLines removes the marks of split lines.
+func joinSplitLines(out []byte) []byte {
 	return bytes.ReplaceAll(out, []byte(SplitEnd+"\n"+SplitBegin), nil)
 }
 
@@ -63,12 +63,12 @@ func FuzzLines(f *testing.F) {
 		}
 		const limit = 256
 		rnd := rand.New(rand.NewPCG(seed, 0))
-		out := cutAll(input, limit, func() int { return 1 + rnd.IntN(int(largest)*4+1) })
+		out := splitAll(input, limit, func() int { return 1 + rnd.IntN(int(largest)*4+1) })
 		want := bytes.Clone(input)
 		if len(want) > 0 && want[len(want)-1] != '\n' {
 			want = append(want, '\n')
 		}
-		if got := join(out); !bytes.Equal(got, want) {
+		if got := joinSplitLines(out); !bytes.Equal(got, want) {
 			t.Fatalf("got %q, want %q", got, want)
 		}
 		for line := range bytes.Lines(out) {
@@ -88,7 +88,7 @@ func FuzzLines(f *testing.F) {
 func TestLinesSplitOnlyWhatIsTooLong(t *testing.T) {
 	exact, over := strings.Repeat("e", 256), strings.Repeat("o", 513)
 	for _, size := range []int{1, 7, 255, 256, 257, 4096} {
-		got := string(cutAll([]byte(exact+"\n"+over+"\nend\n"), 256, func() int { return size }))
+		got := string(splitAll([]byte(exact+"\n"+over+"\nend\n"), 256, func() int { return size }))
 		want := exact + "\n" + over[:256] + SplitEnd + "\n" + SplitBegin + over[:256] + SplitEnd + "\n" + SplitBegin + "o\nend\n"
 		if got != want {
 			t.Errorf("pieces of %d: got %q", size, got)
@@ -97,7 +97,7 @@ func TestLinesSplitOnlyWhatIsTooLong(t *testing.T) {
 }
 
 func TestLinesKeepNoEmptyCarry(t *testing.T) {
-	l := lines{budget: new(bufferBudget), max: 256}
+	l := lineSplitter{budget: new(bufferBudget), maxLine: 256}
 	buf := make([]byte, 256+readSize)
 	for _, text := range []string{"begin", " end\n"} {
 		l.feed(buf, copy(buf[256:], text))
@@ -108,7 +108,7 @@ func TestLinesKeepNoEmptyCarry(t *testing.T) {
 }
 
 func TestTailRing(t *testing.T) {
-	var tl lastLines
+	var tl tailBuffer
 	var all []string
 	for i := range 50 {
 		var chunk strings.Builder

@@ -24,28 +24,28 @@ const answerSteps = 10
 // of the volume.
 const maxHangingCalls = 3
 
-// errSilent means that a directory of the volume did not answer within answerTimeout.
-var errSilent = errors.New("it does not answer")
+// errNoAnswer means that a directory of the volume did not answer within answerTimeout.
+var errNoAnswer = errors.New("it does not answer")
 
-// progress is a function that fn in examineEach must call before it examines another directory. rel is the path of the directory
-// relative to the root, or "" for none. If goOn is false, examineEach has given up, and fn must return.
-type progress func(rel string) (goOn bool)
+// reportProgress is a function that fn in examineEach must call before it examines another directory. rel is the path of the
+// directory relative to the root, or "" for none. If goOn is false, examineEach has given up, and fn must return.
+type reportProgress func(rel string) (goOn bool)
 
 // examineEach runs fn with the open volume in a goroutine. fn may take the time answerTimeout for each directory that it
 // examines. A directory that takes longer counts as silent until it answers. The error is then an fs.PathError with its path that
-// wraps errSilent. After this error fn may still be running, so the caller must not use variables that fn changes.
-func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)) (result T, err error) {
+// wraps errNoAnswer. After this error fn may still be running, so the caller must not use variables that fn changes.
+func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at reportProgress) (T, error)) (result T, err error) {
 	type answer struct {
 		result T
 		err    error
 	}
-	a := &attempt{store: s}
-	if s.stuckCalls() > maxHangingCalls {
+	a := &examination{store: s}
+	if s.hangingCallCount() > maxHangingCalls {
 		return result, a.silentError()
 	}
 	done := make(chan answer, 1)
 	go func() {
-		defer guard.Catch("asking the volume")
+		defer guard.CatchPanic("asking the volume")
 		defer close(done)
 		defer a.recordEnd()
 		d, err := s.open()
@@ -81,8 +81,8 @@ func examineEach[T any](s *Store, fn func(d *fsutil.Dir, at progress) (T, error)
 	}
 }
 
-// attempt is the state of one call of examineEach. Store.mu guards the fields after dirsBegun.
-type attempt struct {
+// examination is the state of one call of examineEach. Store.mu guards the fields after dirsBegun.
+type examination struct {
 	store       *Store
 	dirsBegun   atomic.Int64 // Number of directories that fn has begun to examine.
 	examinedDir string       // Directory that fn is examining.
@@ -91,7 +91,7 @@ type attempt struct {
 }
 
 // beginDirectory is the progress function for fn.
-func (a *attempt) beginDirectory(rel string) bool {
+func (a *examination) beginDirectory(rel string) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	a.dirsBegun.Add(1)
@@ -101,16 +101,16 @@ func (a *attempt) beginDirectory(rel string) bool {
 	return !a.abandoned
 }
 
-// silentError returns an error that wraps errSilent, with the path of the directory that fn is examining.
-func (a *attempt) silentError() error {
+// silentError returns an error that wraps errNoAnswer, with the path of the directory that fn is examining.
+func (a *examination) silentError() error {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
-	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.examinedDir), Err: errSilent}
+	return &fs.PathError{Op: "read", Path: filepath.Join(a.store.root, a.examinedDir), Err: errNoAnswer}
 }
 
 // giveUp abandons the attempt if fn has made no progress since dirsBegun had the value beats. It returns false if fn has ended or
 // has made progress.
-func (a *attempt) giveUp(beats int64) bool {
+func (a *examination) giveUp(beats int64) bool {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	if a.ended || a.dirsBegun.Load() != beats {
@@ -119,23 +119,23 @@ func (a *attempt) giveUp(beats int64) bool {
 	a.abandoned = true
 	a.store.hangingCalls++
 	if a.examinedDir != "" {
-		a.store.silent[a.examinedDir] = true
+		a.store.silentDirs[a.examinedDir] = true
 	}
 	return true
 }
 
 // recordEnd is called when fn ends. If the attempt was abandoned, the silent directory has answered after all.
-func (a *attempt) recordEnd() {
+func (a *examination) recordEnd() {
 	a.store.mu.Lock()
 	defer a.store.mu.Unlock()
 	a.ended = true
 	if a.abandoned {
 		a.store.hangingCalls--
-		delete(a.store.silent, a.examinedDir)
+		delete(a.store.silentDirs, a.examinedDir)
 	}
 }
 
-func (s *Store) stuckCalls() int {
+func (s *Store) hangingCallCount() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.hangingCalls
@@ -145,7 +145,7 @@ func (s *Store) stuckCalls() int {
 func (s *Store) isSilent(rel string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.silent[rel]
+	return s.silentDirs[rel]
 }
 
 // answersInTime reports whether the directory rel, relative to the root, answers in time. It returns false without a call if the
@@ -154,10 +154,10 @@ func (s *Store) answersInTime(rel string) bool {
 	if s.isSilent(rel) {
 		return false
 	}
-	_, err := examineEach(s, func(d *fsutil.Dir, at progress) (struct{}, error) {
+	_, err := examineEach(s, func(d *fsutil.Dir, at reportProgress) (struct{}, error) {
 		at(rel)
 		_ = d.CheckExists(filepath.Join(rel, s.marker)) // Any error also counts as an answer.
 		return struct{}{}, nil
 	})
-	return !errors.Is(err, errSilent)
+	return !errors.Is(err, errNoAnswer)
 }

@@ -13,10 +13,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-// runHeldHelper is the helper "held": it stops its process with SIGSTOP while it reads the volume, and
+// runStoppedHelper is the helper "held": it stops its process with SIGSTOP while it reads the volume, and
 // prints the result.
-func runHeldHelper(s *Store) {
-	_, err := examineEach(s, func(*fsutil.Dir, progress) (any, error) {
+func runStoppedHelper(s *Store) {
+	_, err := examineEach(s, func(*fsutil.Dir, reportProgress) (any, error) {
 		err := syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 		<-time.After(10 * time.Millisecond) // Another thread may handle the signal.
 		return nil, err

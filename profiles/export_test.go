@@ -8,9 +8,9 @@ import (
 
 // Internal names, limits and state for external tests.
 const (
-	AskedFile       = intentFile
-	BootLogMax      = bootLogMax
-	DecidedTogether = decidedTogether
+	IntentFile      = intentFile
+	BootLogMax      = maxBootLog
+	DecidedTogether = decisionBatch
 	MaxState        = maxState
 )
 

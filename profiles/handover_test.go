@@ -9,7 +9,7 @@ import (
 )
 
 func TestTheNextGenerationRemembersWhatWasAsked(t *testing.T) {
-	old := NewIntents(Open(t.TempDir(), fsutil.Self(), "SOUL.md"))
+	old := NewIntents(Open(t.TempDir(), fsutil.ProcessActor(), "SOUL.md"))
 	old.RecordExternal("coder", Running)
 	old.put("writer", intent{want: Stopped, uptime: time.Hour, pending: true})
 	was := old.HandOver()
@@ -23,13 +23,13 @@ func TestTheNextGenerationRemembersWhatWasAsked(t *testing.T) {
 	}
 	next := NewIntents(old.store)
 	next.TakeOver(is)
-	for profile, was := range old.orders {
-		is := next.orders[profile]
+	for profile, was := range old.intents {
+		is := next.intents[profile]
 		if is.want != was.want || is.pending != was.pending || is.uptime != was.uptime {
 			t.Errorf("%s: %+v, was %+v", profile, is, was)
 		}
 	}
-	if _, asked := next.LastOrder("nobody"); asked || len(next.orders) != 2 {
-		t.Errorf("%d are remembered", len(next.orders))
+	if _, asked := next.LastOrder("nobody"); asked || len(next.intents) != 2 {
+		t.Errorf("%d are remembered", len(next.intents))
 	}
 }

@@ -18,20 +18,20 @@ import (
 type dirWatches struct {
 	watch.Set
 
-	remotes map[uint64]bool // Results of isRemote, by device number; nil before the first call.
+	remoteDevices map[uint64]bool // Results of isRemote, by device number; nil before the first call.
 }
 
 // isRemote reports whether the file system of path can change without this kernel: by another machine, a daemon or a hypervisor.
 // inotify doesn't report such changes, so the volume must be polled. dev is the device number of the file system. The result is
 // stored for each device.
 func (h *dirWatches) isRemote(path string, dev uint64) bool {
-	is, known := h.remotes[dev]
+	is, known := h.remoteDevices[dev]
 	if !known {
 		is = !fsutil.IsLocal(path)
-		if h.remotes == nil || len(h.remotes) > 1000 {
-			h.remotes = make(map[uint64]bool)
+		if h.remoteDevices == nil || len(h.remoteDevices) > 1000 {
+			h.remoteDevices = make(map[uint64]bool)
 		}
-		h.remotes[dev] = is
+		h.remoteDevices[dev] = is
 	}
 	return is
 }
@@ -148,7 +148,7 @@ func (w *Watcher) canWatchMore() bool {
 func (w *Watcher) warnNotifications() {
 	err := w.notifyErr
 	if err != nil {
-		err = fmt.Errorf("%w; looking every %v instead%s", err, w.options.Poll, watch.Advice(err))
+		err = fmt.Errorf("%w; looking every %v instead%s", err, w.options.Poll, watch.LimitAdvice(err))
 	}
 	w.warnOnce("notifications", "", err)
 }
@@ -156,8 +156,8 @@ func (w *Watcher) warnNotifications() {
 // reportWarnings reports the warnings of a full scan that the previous full scan did not have.
 func (w *Watcher) reportWarnings(warnings []Warning) {
 	w.mu.Lock()
-	before := w.warned.listed
-	w.warned.listed = warnings
+	before := w.currentWarnings.listed
+	w.currentWarnings.listed = warnings
 	w.mu.Unlock()
 	for _, warning := range warnings {
 		if !slices.Contains(before, warning) {
@@ -170,12 +170,12 @@ func (w *Watcher) reportWarnings(warnings []Warning) {
 // if the text of the error changes. A nil err means that the problem is solved: if it comes back, it is reported again.
 func (w *Watcher) warnOnce(key, profile string, err error) {
 	w.mu.Lock()
-	before := w.warned.byKey[key]
-	delete(w.warned.byKey, key)
+	before := w.currentWarnings.byKey[key]
+	delete(w.currentWarnings.byKey, key)
 	if err != nil {
-		w.warned.byKey[key] = Warning{profile, err.Error()}
+		w.currentWarnings.byKey[key] = Warning{profile, err.Error()}
 	}
-	now := w.warned.byKey[key]
+	now := w.currentWarnings.byKey[key]
 	w.mu.Unlock()
 	if err != nil && now != before {
 		w.options.Notify(Warned{Warning: now})
@@ -191,7 +191,7 @@ func (w *Watcher) isWarned(name string) bool {
 func (w *Watcher) Warnings() []Warning {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return slices.AppendSeq(slices.Clone(w.warned.listed), maps.Values(w.warned.byKey))
+	return slices.AppendSeq(slices.Clone(w.currentWarnings.listed), maps.Values(w.currentWarnings.byKey))
 }
 
 // warnVolume is warnOnce for an error about the whole volume.

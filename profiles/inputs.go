@@ -29,16 +29,17 @@ func (s *Store) InputsHash(profile string) (InputHash, error) {
 	return readHome(s, profile, func(d *fsutil.Dir, home string) (InputHash, error) { return s.inputsHash(d, home), nil })
 }
 
-// clockTick is how far the timestamp of a file may lag behind the clock, because the kernel uses the time of its last tick. On a
-// volume that stores whole seconds, the lag is longer.
-const clockTick = 20 * time.Millisecond
+// timestampLag is how far the timestamp of a file may lag behind the clock, because the kernel uses the time of its last tick. On
+// a volume that stores whole seconds, the lag is longer.
+const timestampLag = 20 * time.Millisecond
 
 // InputsChangedSince reports whether a file that InputsHash reads was modified after t, by the clock of the volume. Because
-// timestamps are coarse, a modification up to clockTick before t also counts. A file that can't be examined counts as unchanged.
+// timestamps are coarse, a modification up to timestampLag before t also counts. A file that can't be examined counts as
+// unchanged.
 func (s *Store) InputsChangedSince(profile string, t time.Time) bool {
 	changed, _ := readHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
 		stamps := s.inputStamps(d, home)
-		return slices.ContainsFunc(stamps[:], func(st stamp) bool { return st.mtime.After(t.Add(-clockTick)) }), nil
+		return slices.ContainsFunc(stamps[:], func(st stamp) bool { return st.mtime.After(t.Add(-timestampLag)) }), nil
 	})
 	return changed
 }
@@ -78,8 +79,8 @@ func (s *Store) inputsHash(d *fsutil.Dir, home string) InputHash {
 // scanInputs.
 func (w *Watcher) scanInputs(ctx context.Context) {
 	w.mu.Lock()
-	names := slices.Sorted(maps.Keys(w.inputsNew))
-	clear(w.inputsNew)
+	names := slices.Sorted(maps.Keys(w.newInputWatches))
+	clear(w.newInputWatches)
 	w.mu.Unlock()
 	d, err := w.store.open()
 	w.warnVolume(err)

@@ -14,7 +14,7 @@ func TestWatchInputs(t *testing.T) {
 		Write(t, s, "profiles/"+name+"/config.yaml", "x: 1")
 	}
 	w, r := startWatcher(t, s, WatchOptions{})
-	r.await(t, "+default", "+a", "+b")
+	r.awaitEvents(t, "+default", "+a", "+b")
 	before, err := s.InputsHash("a")
 	if err != nil || before == "" {
 		t.Fatal(before, err)
@@ -22,36 +22,36 @@ func TestWatchInputs(t *testing.T) {
 	w.WatchInputs("a", before)
 	Write(t, s, "profiles/b/config.yaml", "x: 2")
 	Write(t, s, "profiles/a/config.yaml", "x: 2")
-	r.await(t, "a#")
+	r.awaitEvents(t, "a#")
 	now, _ := s.InputsHash("a")
 	if r.hashes[0] != now || now == before {
 		t.Errorf("hash %q, want %q", r.hashes[0], now)
 	}
 	for _, file := range []string{".env", "SOUL.md"} {
 		Write(t, s, "profiles/a/"+file, "y")
-		r.await(t, "a#")
+		r.awaitEvents(t, "a#")
 	}
 	if err := os.Remove(filepath.Join(s.root, "profiles/a/.env")); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, "a#")
+	r.awaitEvents(t, "a#")
 
 	// A change before the call of WatchInputs must count if the caller passes the old hash.
 	old, _ := s.InputsHash("b")
 	Write(t, s, "profiles/b/config.yaml", "x: 3")
 	w.WatchInputs("b", old)
-	r.await(t, "b#")
+	r.awaitEvents(t, "b#")
 
 	w.StopWatchingInputs("a")
 	Write(t, s, "profiles/a/config.yaml", "x: 9")
 	rescan(t, w)
 	w.WatchInputs("a", "") // From here on, only a further change of profile a counts.
 	rescan(t, w)
-	if got := r.take(); len(got) != 0 {
+	if got := r.takeEvents(); len(got) != 0 {
 		t.Errorf("events %q", got)
 	}
 	Write(t, s, "profiles/a/config.yaml", "x: 10")
-	r.await(t, "a#")
+	r.awaitEvents(t, "a#")
 }
 
 func TestInputsHashUnreadable(t *testing.T) {

@@ -22,9 +22,9 @@ const (
 	// accidentWindow is the time after a command in which a different desired_state in the file is taken for an accident.
 	accidentWindow = 10 * time.Second
 
-	// clockSlack is how far file timestamps may differ from the clock. Timestamps are coarse, and a network file system has its
-	// own clock. So a file that was written after a command may look older than the command.
-	clockSlack = 2 * time.Second
+	// timestampSlack is how far file timestamps may differ from the clock. Timestamps are coarse, and a network file system has
+	// its own clock. So a file that was written after a command may look older than the command.
+	timestampSlack = 2 * time.Second
 )
 
 // RestoreDelay is how long a state file must be missing before Restore writes it again.
@@ -60,21 +60,21 @@ type Intents struct {
 
 	store *Store
 
-	mu     sync.Mutex // Guards orders; never held during disk operations.
-	orders map[string]intent
+	mu      sync.Mutex // Guards orders; never held during disk operations.
+	intents map[string]intent
 }
 
 // intent is the last order for one profile: the desired state and the time of the order.
 type intent struct {
-	want    string
-	uptime  time.Duration // Time of the order since the machine booted, because the clock may be set.
-	pending bool          // Whether writing the order to the disk has failed, so that Restore must write it.
-	missing time.Time     // When Restore first found no state file; zero if the file exists.
+	want         string
+	uptime       time.Duration // Time of the order since the machine booted, because the clock may be set.
+	pending      bool          // Whether writing the order to the disk has failed, so that Restore must write it.
+	missingSince time.Time     `reexec:"missing"` // When Restore first found no state file; zero if the file exists.
 }
 
 // NewIntents returns an Intents for the profiles of s. It holds no orders yet.
 func NewIntents(s *Store) *Intents {
-	return &Intents{store: s, orders: make(map[string]intent), CheckWrite: func() error { return nil }}
+	return &Intents{store: s, intents: make(map[string]intent), CheckWrite: func() error { return nil }}
 }
 
 // Record records an operator's order for a profile, [Running] or [Stopped]. It writes the order to the volume, so that the order
@@ -96,7 +96,7 @@ func (in *Intents) Record(profile, want string) (sync func() error, err error) {
 	failed := in.write(profile, want, now, false)
 	// A slow disk may have delayed the write, and meanwhile a gateway may have read the old file. So begin accidentWindow at the
 	// end of the write.
-	if late := in.store.uptime(); late-now > clockSlack {
+	if late := in.store.uptime(); late-now > timestampSlack {
 		now = late
 		if failed == nil {
 			failed = in.store.recordIntent(profile, want, now)
@@ -155,7 +155,7 @@ func (in *Intents) LastOrder(profile string) (want string, ok bool) {
 func (in *Intents) Pending() (list []string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	for profile, i := range in.orders {
+	for profile, i := range in.intents {
 		if i.pending {
 			list = append(list, profile)
 		}
@@ -163,18 +163,18 @@ func (in *Intents) Pending() (list []string) {
 	return list
 }
 
-// ForgetAll forgets all orders, because another init serves the profiles now. It doesn't block.
-func (in *Intents) ForgetAll() {
+// ForgetAllOrders forgets all orders, because another init serves the profiles now. It doesn't block.
+func (in *Intents) ForgetAllOrders() {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	clear(in.orders)
+	clear(in.intents)
 }
 
-// Forget forgets the order for a profile that has been removed. It doesn't block.
-func (in *Intents) Forget(profile string) {
+// ForgetOrder forgets the order for a profile that has been removed. It doesn't block.
+func (in *Intents) ForgetOrder(profile string) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	delete(in.orders, profile)
+	delete(in.intents, profile)
 }
 
 // Outcome says what [Intents.Restore] has done.
@@ -193,7 +193,7 @@ const (
 // caller must call Restore again at the next scan. Restore blocks on the disk unless seen agrees with the order.
 func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 	if i, ok := in.get(profile); !ok || i.agreesWith(seen) {
-		in.update(profile, func(i *intent) { i.missing = time.Time{} })
+		in.update(profile, func(i *intent) { i.missingSince = time.Time{} })
 		return Unchanged, nil
 	}
 	defer in.store.lock(profile)()
@@ -223,14 +223,14 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 		return Missing, nil
 	case st.HasDesired && !i.pending:
 		if late := i.writtenAfter(in.store, st.Written); late > accidentWindow {
-			in.adopt(profile, st.Desired, i.uptime+late)
+			in.adoptDesired(profile, st.Desired, i.uptime+late)
 			return Adopted, nil
 		}
 	}
 	if err := in.write(profile, i.want, i.uptime, true); err != nil {
 		return Unchanged, err
 	}
-	i.pending, i.missing = false, time.Time{}
+	i.pending, i.missingSince = false, time.Time{}
 	in.put(profile, i) // Keep i.uptime, so that the accident window isn't extended.
 	return Restored, nil
 }
@@ -239,11 +239,11 @@ func (in *Intents) Restore(profile string, seen State) (Outcome, error) {
 // i is the order for the profile.
 func (in *Intents) isRecentlyMissing(profile string, i intent) bool {
 	now := in.store.now()
-	if i.missing.IsZero() {
-		i.missing = now
-		in.update(profile, func(i *intent) { i.missing = now })
+	if i.missingSince.IsZero() {
+		i.missingSince = now
+		in.update(profile, func(i *intent) { i.missingSince = now })
 	}
-	return now.Sub(i.missing) < RestoreDelay
+	return now.Sub(i.missingSince) < RestoreDelay
 }
 
 // agreesWith reports whether the state st agrees with the order and the order is on the disk.
@@ -255,42 +255,42 @@ func (i intent) agreesWith(st State) bool { return !i.pending && st.HasDesired &
 // makes no difference.
 func (i intent) writtenAfter(s *Store, written time.Time) time.Duration {
 	order, file := s.uptime()-i.uptime, s.now().Sub(written)
-	if file < 0 || file > order+clockSlack {
+	if file < 0 || file > order+timestampSlack {
 		return order
 	}
 	return order - file
 }
 
-// adopt makes a value that another program has written on purpose the new order.
-func (in *Intents) adopt(profile, desired string, uptime time.Duration) {
+// adoptDesired makes a value that another program has written on purpose the new order.
+func (in *Intents) adoptDesired(profile, desired string, uptime time.Duration) {
 	_ = in.store.recordIntent(profile, desired, uptime) // Otherwise the next boot would follow the old record.
 	if isIntent(desired) {
 		in.put(profile, intent{want: desired, uptime: uptime})
 		return
 	}
-	in.Forget(profile) // No command writes this value: leave it in the file, and forget the order.
+	in.ForgetOrder(profile) // No command writes this value: leave it in the file, and forget the order.
 }
 
 func (in *Intents) get(profile string) (intent, bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	i, ok := in.orders[profile]
+	i, ok := in.intents[profile]
 	return i, ok
 }
 
 func (in *Intents) put(profile string, i intent) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	in.orders[profile] = i
+	in.intents[profile] = i
 }
 
 // update changes the stored order of a profile. If the profile has no order, update does nothing.
 func (in *Intents) update(profile string, change func(*intent)) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if i, ok := in.orders[profile]; ok {
+	if i, ok := in.intents[profile]; ok {
 		change(&i)
-		in.orders[profile] = i
+		in.intents[profile] = i
 	}
 }
 
@@ -303,14 +303,14 @@ type Handover map[string]intent
 func (in *Intents) HandOver() Handover {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return maps.Clone(in.orders)
+	return maps.Clone(in.intents)
 }
 
 // TakeOver adds the orders that the previous program of PID 1 has handed over.
 func (in *Intents) TakeOver(h Handover) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	maps.Copy(in.orders, h)
+	maps.Copy(in.intents, h)
 }
 
 // intentFile is the file in a home with the operator's last order for the gateway. Only this package writes it.
@@ -382,8 +382,8 @@ const (
 	// blocks, so that a stop or start can still be recorded.
 	reserveFile = ".hinit-reserve"
 	// reserveFileSize is the size of this file in bytes; most state files are smaller. If an order on a full disk has used the
-	// reserve, perhaps only leastReserve bytes are free for the next one.
-	reserveFileSize, leastReserve = 8 << 10, 4 << 10
+	// reserve, perhaps only minReserve bytes are free for the next one.
+	reserveFileSize, minReserve = 8 << 10, 4 << 10
 )
 
 // isDiskFull reports whether an error means that the disk, or a quota on it, is full.
@@ -404,7 +404,7 @@ func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.File
 func makeReserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {
-		for size := reserveFileSize; size >= leastReserve && err != nil; size /= 2 {
+		for size := reserveFileSize; size >= minReserve && err != nil; size /= 2 {
 			err = d.Replace(rel, make([]byte, size), fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
 		}
 	}

@@ -106,7 +106,7 @@ func TestRestoreWithoutIntent(t *testing.T) {
 	if got, err := in.Restore(profiles.Default, profiles.State{HasGateway: true}); got != profiles.Restored || err != nil {
 		t.Errorf("after Note: %v, %v", got, err)
 	}
-	in.Forget(profiles.Default)
+	in.ForgetOrder(profiles.Default)
 	if want, ok := in.LastOrder(profiles.Default); ok {
 		t.Errorf("still wants %q", want)
 	}

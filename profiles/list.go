@@ -59,9 +59,9 @@ func (s *Store) list(prefer func(name string, marked bool) bool) (listing, error
 func (s *Store) listWithTimeout(prefer func(name string, marked bool) bool, ranBefore bool) (listing, error) {
 	for {
 		if s.isSilent(profilesDir) {
-			return listing{}, &fs.PathError{Op: "read", Path: filepath.Join(s.root, profilesDir), Err: errSilent}
+			return listing{}, &fs.PathError{Op: "read", Path: filepath.Join(s.root, profilesDir), Err: errNoAnswer}
 		}
-		l, err := examineEach(s, func(d *fsutil.Dir, at progress) (l listing, err error) {
+		l, err := examineEach(s, func(d *fsutil.Dir, at reportProgress) (l listing, err error) {
 			err = d.WithIdentity(func(d *fsutil.Dir) error {
 				l, err = s.listIn(d, at, prefer, ranBefore)
 				return err
@@ -69,7 +69,7 @@ func (s *Store) listWithTimeout(prefer func(name string, marked bool) bool, ranB
 			return l, err
 		})
 		var silent *fs.PathError
-		if !errors.Is(err, errSilent) || !errors.As(err, &silent) || filepath.Dir(silent.Path) != filepath.Join(s.root, profilesDir) {
+		if !errors.Is(err, errNoAnswer) || !errors.As(err, &silent) || filepath.Dir(silent.Path) != filepath.Join(s.root, profilesDir) {
 			return l, err
 		}
 	}
@@ -77,10 +77,10 @@ func (s *Store) listWithTimeout(prefer func(name string, marked bool) bool, ranB
 
 // listIn examines each name in profiles/ of the volume d once. Before it accesses a directory, it calls at with the directory's
 // path.
-func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, marked bool) bool, ranBefore bool) (listing, error) {
+func (s *Store) listIn(d *fsutil.Dir, at reportProgress, prefer func(name string, marked bool) bool, ranBefore bool) (listing, error) {
 	var l listing
 	at(profilesDir)
-	dir, err := d.Sub(profilesDir)
+	dir, err := d.OpenSubdir(profilesDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return l, nil
 	}
@@ -93,8 +93,8 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 		return l, err
 	}
 	l.dir = stampOf(info)
-	careful := s.stuckCalls() >= maxHangingCalls // One more hanging call would block the whole store, so skip mount points.
-	marked, unmarked := selection{limit: s.max}, selection{limit: s.max}
+	careful := s.hangingCallCount() >= maxHangingCalls // One more hanging call would block the whole store, so skip mount points.
+	marked, unmarked := selection{limit: s.maxProfiles}, selection{limit: s.maxProfiles}
 	warn := func(name, format string, args ...any) {
 		l.warnings = append(l.warnings, Warning{Profile: name, Message: fmt.Sprintf(format, args...)})
 		if len(l.warnings) > 2*maxWarnings {
@@ -149,7 +149,7 @@ func (s *Store) listIn(d *fsutil.Dir, at progress, prefer func(name string, mark
 
 // isMount reports whether a directory is a mount point. It doesn't access the mounted file system, because that could hang.
 func isMount(d *fsutil.Dir, name string) bool {
-	sub, err := d.SubOnSameMount(name)
+	sub, err := d.OpenSubdirSameMount(name)
 	if err == nil {
 		sub.Close()
 	}
@@ -180,25 +180,25 @@ func (l *listing) warnLeftOut(s *Store) {
 	if l.unmarkedLeftOut {
 		l.warnings = append(l.warnings, Warning{Message: fmt.Sprintf(
 			"%q has more than %d directories without %s; one of the others that gets it is found when it is asked for by name, or after a rescan. Remove what is no profile, or raise profiles.max in hinit.yaml",
-			path, s.max, s.marker,
+			path, s.maxProfiles, s.marker,
 		)})
 	}
 }
 
 // limitError returns the warning that the volume has more profiles than the limit.
 func (s *Store) limitError() error {
-	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", filepath.Join(s.root, profilesDir), s.max)
+	return fmt.Errorf("%q has more than %d profiles, and the others are left out: raise profiles.max in hinit.yaml, or remove some", filepath.Join(s.root, profilesDir), s.maxProfiles)
 }
 
 // selection keeps a limited number of the names that are added: first preferred names, then the first names in byte order.
 type selection struct {
-	limit            int
-	preferred, plain []string
-	dropped          bool
+	limit                  int
+	preferred, unpreferred []string
+	dropped                bool
 }
 
 func (s *selection) add(name string, preferred bool) {
-	names := &s.plain
+	names := &s.unpreferred
 	if preferred {
 		names = &s.preferred
 	}
@@ -219,8 +219,8 @@ func (s *selection) trim(names *[]string, most int) {
 // names returns the kept names in byte order. left reports whether names were dropped.
 func (s *selection) names() (names []string, left bool) {
 	s.trim(&s.preferred, s.limit)
-	s.trim(&s.plain, s.limit-len(s.preferred))
-	names = append(s.preferred, s.plain...)
+	s.trim(&s.unpreferred, s.limit-len(s.preferred))
+	names = append(s.preferred, s.unpreferred...)
 	slices.Sort(names)
 	return names, s.dropped
 }
@@ -264,16 +264,16 @@ const (
 	OldPrefix = ".old-"
 )
 
-// keptAfter says how long a directory with each prefix is kept after its last change. An interrupted import (package archive) can
-// continue for a week.
-var keptAfter = map[string]time.Duration{NewPrefix: 0, OldPrefix: 0, ".import-": 7 * 24 * time.Hour}
+// temporaryLifetime says how long a directory with each prefix is kept after its last change. An interrupted import (package
+// archive) can continue for a week.
+var temporaryLifetime = map[string]time.Duration{NewPrefix: 0, OldPrefix: 0, ".import-": 7 * 24 * time.Hour}
 
 // RemoveTemporaries removes directories that an interrupted Create, Delete (package manage) or import has left. It keeps
 // directories that have changed at or after the time before, because another process may be using them.
 func (s *Store) RemoveTemporaries(before time.Time) error {
 	err := s.withVolume(func(d *fsutil.Dir) (err error) {
 		_ = d.EachName(profilesDir, func(name string, _ fs.FileMode) bool { // Ignore errors: the scan of profiles reports them.
-			if kept, temporary := keptAfter[name[:strings.IndexByte(name, '-')+1]]; temporary {
+			if kept, temporary := temporaryLifetime[name[:strings.IndexByte(name, '-')+1]]; temporary {
 				path := filepath.Join(profilesDir, name)
 				if info, gone := d.Lstat(path); gone == nil && info.ModTime().Before(before.Add(-kept)) {
 					if kept > 0 { // A longer time than 0 applies to imports only.
@@ -296,7 +296,7 @@ func (s *Store) RemoveTemporaries(before time.Time) error {
 // can enter, it acts as the profile's user. It keeps the home of such a profile, because the agent's user may have renamed that to the
 // name of an import.
 func removeFilesOfImport(d *fsutil.Dir, path string) (err error) {
-	if dir, subErr := d.Sub(path); subErr == nil {
+	if dir, subErr := d.OpenSubdir(path); subErr == nil {
 		defer dir.Close()
 		if errors.Is(dir.CheckExists(".hinit-profile"), fs.ErrNotExist) {
 			_ = dir.EachName("", func(name string, _ fs.FileMode) bool {

@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 		helperMain(mode)
 	}
 	testkit.IsolateProcess()
-	testkit.AtOnce(6)
+	testkit.LimitParallel(6)
 	goleak.VerifyTestMain(m)
 }
 
@@ -76,7 +76,7 @@ func helperMain(mode string) {
 	s := Open(os.Getenv("PROFILES_TEST_HOME"), nil, "")
 	switch mode {
 	case "held":
-		runHeldHelper(s)
+		runStoppedHelper(s)
 		os.Exit(0)
 	case "set":
 	default:

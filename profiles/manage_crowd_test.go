@@ -16,9 +16,9 @@ import (
 	"hinit/profiles/manage"
 )
 
-// atOnce calls do n times concurrently, each with its own store. It returns the number of
+// callConcurrently calls do n times concurrently, each with its own store. It returns the number of
 // successes, and the other errors.
-func atOnce(root string, n int, do func(s *profiles.Store, i int) error) (done int, failed []error) {
+func callConcurrently(root string, n int, do func(s *profiles.Store, i int) error) (done int, failed []error) {
 	var all sync.WaitGroup
 	var mu sync.Mutex
 	for i := range n {
@@ -57,7 +57,7 @@ func TestOfSeveralCreatesOfOneNameOneSucceeds(t *testing.T) {
 	s := profiles.NewVolume(t)
 	for round := range 50 {
 		name := fmt.Sprintf("p%d", round)
-		done, failed := atOnce(s.Root(), 4, func(s *profiles.Store, _ int) error { return manage.Create(s, name) })
+		done, failed := callConcurrently(s.Root(), 4, func(s *profiles.Store, _ int) error { return manage.Create(s, name) })
 		for _, err := range failed {
 			if !errors.Is(err, manage.ErrExists) {
 				t.Errorf("%s: %v", name, err)
@@ -87,7 +87,7 @@ func TestTheActiveProfileExistsAfterTwoRenames(t *testing.T) {
 			t.Fatal(err)
 		}
 		profiles.Write(t, s, "active_profile", from+"\n")
-		done, failed := atOnce(s.Root(), 4, func(s *profiles.Store, i int) error { return manage.Rename(s, from, fmt.Sprintf("%s-%d", from, i)) })
+		done, failed := callConcurrently(s.Root(), 4, func(s *profiles.Store, i int) error { return manage.Rename(s, from, fmt.Sprintf("%s-%d", from, i)) })
 		for _, err := range failed {
 			if !errors.Is(err, profiles.ErrNotExist) {
 				t.Errorf("%s: %v", from, err)
@@ -105,7 +105,7 @@ func TestTheActiveProfileExistsAfterTwoRenames(t *testing.T) {
 func TestNoCommandsLeaveHalfAProfile(t *testing.T) {
 	s := profiles.NewVolume(t)
 	for range 100 {
-		_, failed := atOnce(s.Root(), 6, func(s *profiles.Store, i int) (err error) {
+		_, failed := callConcurrently(s.Root(), 6, func(s *profiles.Store, i int) (err error) {
 			switch i % 3 {
 			case 0:
 				err = manage.Create(s, "a")

@@ -19,8 +19,8 @@ import (
 	"hinit/internal/watch"
 )
 
-// emptyDirs makes n directories that are no profiles.
-func emptyDirs(t testing.TB, s *Store, prefix string, n int) {
+// makeEmptyDirs makes n directories that are no profiles.
+func makeEmptyDirs(t testing.TB, s *Store, prefix string, n int) {
 	t.Helper()
 	for i := range n {
 		if err := os.MkdirAll(filepath.Join(s.root, profilesDir, fmt.Sprintf("%s%06d", prefix, i)), 0o755); err != nil {
@@ -31,9 +31,9 @@ func emptyDirs(t testing.TB, s *Store, prefix string, n int) {
 
 func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 	s := NewVolume(t).SetMaxProfiles(50)
-	emptyDirs(t, s, "a", 1000)
+	makeEmptyDirs(t, s, "a", 1000)
 	Write(t, s, "profiles/zz/SOUL.md", "")
-	Write(t, s, "profiles/zz/gateway_state.json", state("running"))
+	Write(t, s, "profiles/zz/gateway_state.json", stateJSON("running"))
 	most := 0
 	s.now = func() time.Time { most = max(most, runtime.NumGoroutine()); return time.Now() }
 	before := runtime.NumGoroutine()
@@ -51,21 +51,21 @@ func TestManyEmptyDirectoriesHideNoProfile(t *testing.T) {
 	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{s.profile(Default), s.profile("zz")}})
 	rescan(t, w)
 	rescan(t, w)
-	got := r.take()
+	got := r.takeEvents()
 	if len(got) != 2 || !strings.HasPrefix(got[0], "!") || got[1] != "zz=running" {
 		t.Errorf("events %q", got)
 	}
 	Write(t, s, "profiles/new/x", "") // The watcher finds this directory in spite of the limit.
 	Write(t, s, "profiles/new/SOUL.md", "")
-	r.await(t, "+new")
+	r.awaitEvents(t, "+new")
 	Write(t, s, "profiles/a000999/SOUL.md", "") // This profile is not found, because the volume has too many directories.
 	if err := w.Find(t.Context(), "a000999"); err != nil {
 		t.Error(err)
 	}
-	r.await(t, "+a000999")
+	r.awaitEvents(t, "+a000999")
 	Write(t, s, "profiles/a000500/SOUL.md", "")
 	rescan(t, w)
-	if got := r.take(); !slices.Contains(got, "+a000500") {
+	if got := r.takeEvents(); !slices.Contains(got, "+a000500") {
 		t.Errorf("events %q", got)
 	}
 }
@@ -75,7 +75,7 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d", "ran"} {
 		Write(t, s, "profiles/"+name+"/SOUL.md", "")
 	}
-	Write(t, s, "profiles/ran/gateway_state.json", state("stopped")) // Listed before the profiles whose gateway never ran.
+	Write(t, s, "profiles/ran/gateway_state.json", stateJSON("stopped")) // Listed before the profiles whose gateway never ran.
 	found, warnings, err := s.Discover()
 	names := make([]string, 0, len(found))
 	for _, p := range found {
@@ -90,7 +90,7 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 
 	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{s.profile(Default), s.profile("b"), s.profile("c"), s.profile("d")}})
 	rescan(t, w)
-	got := slices.DeleteFunc(r.take(), func(ev string) bool { return strings.HasPrefix(ev, "!") })
+	got := slices.DeleteFunc(r.takeEvents(), func(ev string) bool { return strings.HasPrefix(ev, "!") })
 	if len(got) != 0 {
 		t.Errorf("those that are there already stay: %q", got)
 	}
@@ -108,7 +108,7 @@ func TestMoreProfilesThanTheLimitAreLeftOutAloud(t *testing.T) {
 		}
 	}()
 	testkit.Until(t, "another has its place", func() bool {
-		all = append(all, r.take()...)
+		all = append(all, r.takeEvents()...)
 		return slices.Contains(all, "-c") && slices.Contains(all, "+ran")
 	})
 }
@@ -132,11 +132,11 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 	t.Parallel()
 	s := NewVolume(t)
 	Write(t, s, "profiles/a/SOUL.md", "")
-	Write(t, s, "profiles/a/gateway_state.json", state("running"))
+	Write(t, s, "profiles/a/gateway_state.json", stateJSON("running"))
 	Write(t, s, "profiles/bare/x", "")
 	w := &Watcher{
 		store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, inputHashes: map[string]InputHash{"a": "x"}, known: make(map[string]*scannedProfile),
-		warned: currentWarnings{byKey: make(map[string]Warning)},
+		currentWarnings: currentWarnings{byKey: make(map[string]Warning)},
 	}
 	t.Cleanup(func() { w.inotify.Close() })
 	var changed []string
@@ -162,7 +162,7 @@ func TestAQuietVolumeIsNotReadAgain(t *testing.T) {
 		{"profiles/a/gateway_state.json", []string{"a"}, false},
 		{"profiles/new/x", nil, true},
 	} {
-		Write(t, s, tt.file, state("stopped"))
+		Write(t, s, tt.file, stateJSON("stopped"))
 		if changed, all = w.changedTimes(); !slices.Equal(changed, tt.want) && !tt.all || all != tt.all {
 			t.Errorf("%s: %q, %t", tt.file, changed, all)
 		}
@@ -179,13 +179,13 @@ func TestANewVolumeIsNotReadAgainAMinuteLater(t *testing.T) {
 	Write(t, s, "profiles/a/SOUL.md", "")
 	w := &Watcher{
 		store: s, options: WatchOptions{Notify: func(Event) {}, IdlePoll: time.Hour, Poll: time.Second, openNotifications: (*watch.Set).Open},
-		inputHashes: make(map[string]InputHash), known: make(map[string]*scannedProfile), warned: currentWarnings{byKey: make(map[string]Warning)},
+		inputHashes: make(map[string]InputHash), known: make(map[string]*scannedProfile), currentWarnings: currentWarnings{byKey: make(map[string]Warning)},
 	}
 	t.Cleanup(func() { w.inotify.Close() })
 	for _, silent := range []bool{false, true} {
-		s.silent["profiles/a"] = silent
+		s.silentDirs["profiles/a"] = silent
 		err := w.scanAll(t.Context())
-		if next := time.Until(w.nextPoll); err != nil || next > blindPoll == silent || next < time.Second*30 {
+		if next := time.Until(w.nextPoll); err != nil || next > blindPollInterval == silent || next < time.Second*30 {
 			t.Errorf("a silent directory: %t; the next scan is in %s, %v", silent, next, err)
 		}
 	}
@@ -195,7 +195,7 @@ func TestANewVolumeIsNotReadAgainAMinuteLater(t *testing.T) {
 // kernel permits only a few.
 func TestWatchesGoToProfilesFirst(t *testing.T) {
 	s := NewVolume(t)
-	emptyDirs(t, s, "a", 20)
+	makeEmptyDirs(t, s, "a", 20)
 	for i := range 10 {
 		Write(t, s, fmt.Sprintf("profiles/p%d/SOUL.md", i), "")
 	}
@@ -220,7 +220,7 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 	}
 	w, r := startWatcher(t, s, WatchOptions{openNotifications: source})
 	rescan(t, w)
-	warnings := slices.DeleteFunc(r.take(), func(ev string) bool { return !strings.HasPrefix(ev, "!") })
+	warnings := slices.DeleteFunc(r.takeEvents(), func(ev string) bool { return !strings.HasPrefix(ev, "!") })
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "fs.inotify.max_user_watches") {
 		t.Errorf("warnings %q", warnings)
 	}
@@ -238,8 +238,8 @@ func TestWatchesGoToProfilesFirst(t *testing.T) {
 
 func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	s := NewVolume(t)
-	emptyDirs(t, s, "a", maxUnmarkedWatches+50)
-	w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, inputHashes: make(map[string]InputHash), known: make(map[string]*scannedProfile), warned: currentWarnings{byKey: make(map[string]Warning)}}
+	makeEmptyDirs(t, s, "a", maxUnmarkedWatches+50)
+	w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, inputHashes: make(map[string]InputHash), known: make(map[string]*scannedProfile), currentWarnings: currentWarnings{byKey: make(map[string]Warning)}}
 	t.Cleanup(func() { w.inotify.Close() })
 	for range 2 {
 		if err := w.scanAll(t.Context()); err != nil {
@@ -259,7 +259,7 @@ func TestDirectoriesWithoutTheMarkerTakeFewWatches(t *testing.T) {
 	}
 	defer d.Close()
 	for i := range 60 {
-		emptyDirs(t, s, fmt.Sprintf("new%d-", i), 1)
+		makeEmptyDirs(t, s, fmt.Sprintf("new%d-", i), 1)
 		if !w.scanNew(t.Context(), d, fmt.Sprintf("new%d-000000", i)) {
 			t.Fatalf("a new directory makes everything be looked at")
 		}
@@ -277,7 +277,7 @@ func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 	free := make(chan struct{})
 	asked := 0
 	ask := func() (int, error) {
-		return examineEach(s, func(_ *fsutil.Dir, at progress) (n int, err error) {
+		return examineEach(s, func(_ *fsutil.Dir, at reportProgress) (n int, err error) {
 			for i := range 30 {
 				rel := fmt.Sprintf("profiles/p%02d", i)
 				if s.isSilent(rel) {
@@ -302,15 +302,15 @@ func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 			}
 			break
 		}
-		if !errors.Is(err, errSilent) {
+		if !errors.Is(err, errNoAnswer) {
 			t.Fatal(err)
 		}
 	}
-	if asked != 3 || s.stuckCalls() != 3 || !s.isSilent("profiles/p05") {
-		t.Errorf("after %d tries %d calls are stuck", asked, s.stuckCalls())
+	if asked != 3 || s.hangingCallCount() != 3 || !s.isSilent("profiles/p05") {
+		t.Errorf("after %d tries %d calls are stuck", asked, s.hangingCallCount())
 	}
 	close(free)
-	testkit.Until(t, "all of them answer", func() bool { return s.stuckCalls() == 0 && !s.isSilent("profiles/p25") })
+	testkit.Until(t, "all of them answer", func() bool { return s.hangingCallCount() == 0 && !s.isSilent("profiles/p25") })
 	if got, err := ask(); got != 30 || err != nil {
 		t.Errorf("%d, %v", got, err)
 	}
@@ -320,8 +320,8 @@ func TestDirectoriesThatDoNotAnswerHoldFewCalls(t *testing.T) {
 func BenchmarkScans(b *testing.B) {
 	for _, n := range []int{2_500, 10_000, 40_000} {
 		s := Open(b.TempDir(), nil, "").SetMaxProfiles(2000)
-		emptyDirs(b, s, "a", n)
-		w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, inputHashes: make(map[string]InputHash), known: make(map[string]*scannedProfile), warned: currentWarnings{byKey: make(map[string]Warning)}}
+		makeEmptyDirs(b, s, "a", n)
+		w := &Watcher{store: s, options: WatchOptions{Notify: func(Event) {}, openNotifications: (*watch.Set).Open}, inputHashes: make(map[string]InputHash), known: make(map[string]*scannedProfile), currentWarnings: currentWarnings{byKey: make(map[string]Warning)}}
 		b.Run(fmt.Sprintf("all/%d", n), func(b *testing.B) {
 			for b.Loop() {
 				if err := w.scanAll(b.Context()); err != nil {
@@ -352,12 +352,12 @@ func TestADirectoryThatDoesNotAnswerAtTheBootIsNamed(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/slow/SOUL.md", "")
 	Write(t, s, "profiles/well/SOUL.md", "")
-	s.silent["profiles/slow"] = true
+	s.silentDirs["profiles/slow"] = true
 	plan := s.Reconcile(BootOptions{})
-	if !slices.Equal(plan.Silent, []string{"slow"}) || plan.ListingSilent || len(plan.Profiles) != 2 {
-		t.Errorf("silent %q, unread %v, profiles %+v", plan.Silent, plan.ListingSilent, plan.Profiles)
+	if !slices.Equal(plan.SilentHomes, []string{"slow"}) || plan.ListingSilent || len(plan.Profiles) != 2 {
+		t.Errorf("silent %q, unread %v, profiles %+v", plan.SilentHomes, plan.ListingSilent, plan.Profiles)
 	}
-	s.silent[profilesDir] = true
+	s.silentDirs[profilesDir] = true
 	if plan := s.Reconcile(BootOptions{}); !plan.ListingSilent {
 		t.Errorf("%+v", plan)
 	}

@@ -20,19 +20,20 @@ import (
 type Topology struct {
 	// Multiplexed is true if the gateway of the default profile serves other profiles too.
 	Multiplexed bool
-	// Set is the mode that an operator has set with `hinit topology`: [PerProfile] or [Multiplex]. If it is "", the environment and
-	// the agent's configuration decide.
-	Set string
-	// From names the file or variable that determines the topology; "" means the built-in default.
-	From string
+	// SetByOperator is the mode that an operator has set with `hinit topology`: [PerProfile] or [Multiplex]. If it is "", the
+	// environment and the agent's configuration decide.
+	SetByOperator string `reexec:"Set"`
+	// DecidedBy names the file or variable that determines the topology; "" means the built-in default.
+	DecidedBy string `reexec:"From"`
 
-	allowed []string // Names of profiles, sorted; the agent decides how many exist.
-	limited bool     // Whether a multiplexed gateway serves only the profiles in allowed.
+	allowed           []string // Names of profiles, sorted; the agent decides how many exist.
+	servesOnlyAllowed bool     `reexec:"limited"` // Whether a multiplexed gateway serves only the profiles in allowed.
 }
 
-// Vars returns the environment variables that pass the mode in Set to a gateway. If no operator has set a mode, it returns nil.
+// Vars returns the environment variables that pass the mode in SetByOperator to a gateway. If no operator has set a mode, it
+// returns nil.
 func (t Topology) Vars() map[string]string {
-	switch t.Set {
+	switch t.SetByOperator {
 	case PerProfile:
 		return map[string]string{multiplexVar: "0"}
 	case Multiplex:
@@ -43,15 +44,15 @@ func (t Topology) Vars() map[string]string {
 
 // Modes that an operator can set.
 const (
-	PerProfile = "per-profile" // Each profile has its own gateway.
-	Multiplex  = "multiplexed" // The gateway of the default profile serves all profiles.
-	Auto       = "auto"        // The environment and the agent's configuration decide.
+	PerProfile   = "per-profile" // Each profile has its own gateway.
+	Multiplex    = "multiplexed" // The gateway of the default profile serves all profiles.
+	AutoTopology = "auto"        // The environment and the agent's configuration decide.
 )
 
 // Serves reports whether the gateway of the default profile should serve a profile.
 func (t Topology) Serves(profile string) bool {
 	_, listed := slices.BinarySearch(t.allowed, profile)
-	return t.Multiplexed && (!t.limited || profile == Default || listed)
+	return t.Multiplexed && (!t.servesOnlyAllowed || profile == Default || listed)
 }
 
 // topologyFile is the file on the volume with the mode that an operator has set. It belongs to the agent's user, as does the
@@ -76,28 +77,28 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 	}
 	t, word := agentTopology(text)
 	if on, known := parseSwitch(word); known {
-		t.Multiplexed, t.From = on, configFile
+		t.Multiplexed, t.DecidedBy = on, configFile
 	}
 	if on, known := parseSwitch(getenv(multiplexVar)); known {
-		t.Multiplexed, t.From = on, multiplexVar
+		t.Multiplexed, t.DecidedBy = on, multiplexVar
 	}
 	if as == "" {
 		asked, _ := d.ReadFile(filepath.Join(home, topologyFile), maxMarker)
 		as = strings.TrimSpace(string(asked))
 	}
 	if as == PerProfile || as == Multiplex {
-		t.Multiplexed, t.From, t.Set = as == Multiplex, topologyFile, as
+		t.Multiplexed, t.DecidedBy, t.SetByOperator = as == Multiplex, topologyFile, as
 	}
 	return t, err
 }
 
-// SetTopology stores the mode that an operator sets: [PerProfile] or [Multiplex]. [Auto] removes the stored mode. It blocks on
-// the disk.
+// SetTopology stores the mode that an operator sets: [PerProfile] or [Multiplex]. [AutoTopology] removes the stored mode. It
+// blocks on the disk.
 func (s *Store) SetTopology(mode string) error {
 	defer s.lock(Default)()
 	return s.WithHome(Default, func(d *fsutil.Dir, home string) error {
 		file := filepath.Join(home, topologyFile)
-		if mode == Auto {
+		if mode == AutoTopology {
 			return removeIfExists(d, file)
 		}
 		return d.Replace(file, []byte(mode+"\n"), fsutil.ReplaceOptions{Mode: 0o644})
@@ -117,7 +118,7 @@ func agentTopology(text []byte) (t Topology, word string) {
 	}()
 	config := parseAgentConfig(text)
 	list := agentSetting(config, "multiplex_profile_allowlist")
-	t.limited = list.Kind != 0 && list.Tag != "!!null"
+	t.servesOnlyAllowed = list.Kind != 0 && list.Tag != "!!null"
 	if list.Kind == yaml.SequenceNode { // Any value but a list allows no profile.
 		for _, item := range list.Content {
 			t.allowed = append(t.allowed, cmp.Or(item.Alias, item).Value)

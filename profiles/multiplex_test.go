@@ -125,14 +125,14 @@ func TestAnOperatorsTopologyWins(t *testing.T) {
 	for _, step := range []struct {
 		set, from string
 		on        bool
-	}{{"", multiplexVar, true}, {PerProfile, topologyFile, false}, {Multiplex, topologyFile, true}, {Auto, multiplexVar, true}, {Auto, multiplexVar, true}} {
+	}{{"", multiplexVar, true}, {PerProfile, topologyFile, false}, {Multiplex, topologyFile, true}, {AutoTopology, multiplexVar, true}, {AutoTopology, multiplexVar, true}} {
 		if step.set != "" {
 			if err := s.SetTopology(step.set); err != nil {
 				t.Fatal(err)
 			}
 		}
 		top, err := s.Topology(on, "")
-		if err != nil || top.Multiplexed != step.on || top.From != step.from {
+		if err != nil || top.Multiplexed != step.on || top.DecidedBy != step.from {
 			t.Errorf("after %q: %+v, %v", step.set, top, err)
 		}
 	}

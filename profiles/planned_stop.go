@@ -141,7 +141,7 @@ func processRuns(pid int) (startTime uint64, ok bool) {
 }
 
 func processStat(pid int) (procstat.Stat, error) {
-	return blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
+	return blocking.Get(blocking.ShortCalls, func() (procstat.Stat, error) { return procstat.Read(pid) })
 }
 
 // slowStopFile records how long the last stop of the container took, if that was close to its time limit. hinit only shows the

@@ -69,11 +69,11 @@ type Decision struct {
 type Plan struct {
 	// Topology says whether the default gateway serves all profiles. If so, the boot starts no other gateway.
 	Topology Topology
-	// Silent lists profile directories that did not answer; nothing is decided about them. When such a directory answers, the
-	// watcher reports the profile, and its gateway starts if it ran before.
-	Silent []string
+	// SilentHomes lists profile directories that did not answer; nothing is decided about them. When such a directory answers,
+	// the watcher reports the profile, and its gateway starts if it ran before.
+	SilentHomes []string
 	// ListingSilent says that the directory profiles/ itself did not answer. Then nothing is decided about any profile in it, as for
-	// Silent.
+	// SilentHomes.
 	ListingSilent bool
 	// Profiles has a decision for each profile, the default profile first. It is empty only in a dashboard container.
 	Profiles []Decision
@@ -113,7 +113,7 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	p.reportDecisions(o)
 	at := s.now()
 	write := func() error {
-		_, err := examineEach(s, func(d *fsutil.Dir, _ progress) (any, error) { return nil, appendBootLog(d, at, p.Profiles) })
+		_, err := examineEach(s, func(d *fsutil.Dir, _ reportProgress) (any, error) { return nil, appendBootLog(d, at, p.Profiles) })
 		return err
 	}
 	if o.Log != nil {
@@ -124,9 +124,9 @@ func (s *Store) Reconcile(o BootOptions) Plan {
 	return p
 }
 
-// decidedTogether is the number of profiles that are decided before OnDecision is called for them. Opening the volume once for
+// decisionBatch is the number of profiles that are decided before OnDecision is called for them. Opening the volume once for
 // several profiles is cheaper, and the first gateways still don't wait for the last profile.
-const decidedTogether = 16
+const decisionBatch = 16
 
 // reportDecisions calls o.OnDecision for the decisions that were made since the last call.
 func (p *Plan) reportDecisions(o BootOptions) {
@@ -163,11 +163,11 @@ func (s *Store) decideAll(p *Plan, o BootOptions) {
 		p.reportDecisions(o)
 	}
 	l, err := s.list(preferNone)
-	p.Silent, p.ListingSilent = l.silentDirs, errors.Is(err, errSilent)
+	p.SilentHomes, p.ListingSilent = l.silentDirs, errors.Is(err, errNoAnswer)
 	if o.OnFound != nil {
 		o.OnFound(1 + len(l.marked))
 	}
-	for names := range slices.Chunk(l.marked, decidedTogether) {
+	for names := range slices.Chunk(l.marked, decisionBatch) {
 		err := s.withVolume(func(d *fsutil.Dir) error {
 			for _, name := range names {
 				s.reconcileOne(d, p, name, func(dec *Decision) bool { return dec.PriorState == Running && !p.Topology.Multiplexed })
@@ -189,7 +189,7 @@ func (s *Store) reconcileOne(d *fsutil.Dir, p *Plan, name string, start func(*De
 	dec, home := Decision{Profile: s.profile(name), PriorExit: ExitUnknown}, homeOfValidName(name)
 	// Work relative to the open home: its paths are shorter, so that the kernel resolves them faster. If the home can't be
 	// opened, the calls below report the error.
-	if sub, err := d.Sub(home); err == nil {
+	if sub, err := d.OpenSubdir(home); err == nil {
 		defer sub.Close()
 		d, home = sub, "."
 	}
@@ -246,9 +246,9 @@ func existingFiles(d *fsutil.Dir, home string) (found []string) {
 			found = append(found, name)
 		}
 		seen++
-		return seen < fsutil.MaxNames
+		return seen < fsutil.MaxDirNames
 	})
-	if err == nil && seen < fsutil.MaxNames {
+	if err == nil && seen < fsutil.MaxDirNames {
 		return found
 	}
 	for _, name := range wanted {
@@ -312,7 +312,7 @@ func priorExit(d *fsutil.Dir, home string) string {
 const (
 	logsDir    = "logs"
 	bootLog    = logsDir + "/container-boot.log"
-	bootLogMax = 262144 // Size in bytes above which the next boot rotates the log.
+	maxBootLog = 262144 // Size in bytes above which the next boot rotates the log.
 
 	bootLogTime = "2006-01-02T15:04:05-0700" // Layout of the time, which is local time.
 )
@@ -329,7 +329,7 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	}
 	var rotateErr error
 	info, err := d.Lstat(bootLog)
-	if err == nil && info.Size() >= bootLogMax {
+	if err == nil && info.Size() >= maxBootLog {
 		rotateErr = d.Rename(bootLog, bootLog+".1")
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		rotateErr = err

@@ -19,9 +19,9 @@ import (
 	"hinit/profiles"
 )
 
-func bootAt() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.Local) }
+func bootTime() time.Time { return time.Date(2026, 6, 1, 12, 0, 0, 0, time.Local) }
 
-func env(pairs ...string) func(string) string {
+func getenvOf(pairs ...string) func(string) string {
 	return func(name string) string {
 		for _, pair := range pairs {
 			if key, value, _ := strings.Cut(pair, "="); key == name {
@@ -57,7 +57,7 @@ func TestReconcile(t *testing.T) {
 	profiles.Write(t, s, "profiles/default/SOUL.md", "")
 	profiles.Write(t, s, "profiles/nosoul/gateway_state.json", `{"desired_state":"running"}`)
 
-	s.SetClock(bootAt)
+	s.SetClock(bootTime)
 	p := s.Reconcile(profiles.BootOptions{})
 	want := []struct {
 		name, prior, exit string
@@ -136,14 +136,14 @@ func TestMigration(t *testing.T) {
 			if tt.state != "" {
 				profiles.Write(t, s, profiles.StateFile, tt.state)
 			}
-			s.SetClock(bootAt)
+			s.SetClock(bootTime)
 			p := s.Reconcile(tt.o)
 			if p.Profiles[0].Start != tt.starts {
 				t.Errorf("start %t, want %t", p.Profiles[0].Start, tt.starts)
 			}
 			want := tt.state
 			if tt.migrates {
-				want = fmt.Sprintf(`{"gateway_state": "running", "desired_state": "running", "timestamp": %d, "migrated_from": "legacy-container-cmd"}`+"\n", bootAt().Unix())
+				want = fmt.Sprintf(`{"gateway_state": "running", "desired_state": "running", "timestamp": %d, "migrated_from": "legacy-container-cmd"}`+"\n", bootTime().Unix())
 				assertMode(t, filepath.Join(s.Root(), profiles.StateFile), 0o644)
 				if p.Profiles[0].PriorState != profiles.Running {
 					t.Errorf("prior state %q", p.Profiles[0].PriorState)
@@ -198,7 +198,7 @@ func TestReconcileMultiplex(t *testing.T) {
 			} else if tt.config != "" {
 				profiles.Write(t, s, "config.yaml", tt.config)
 			}
-			p := s.Reconcile(profiles.BootOptions{Getenv: env(tt.env)})
+			p := s.Reconcile(profiles.BootOptions{Getenv: getenvOf(tt.env)})
 			if p.Topology.Multiplexed != tt.on || !p.Profiles[0].Start || p.Profiles[1].Start == tt.on {
 				t.Errorf("plan %+v", p)
 			}
@@ -343,7 +343,7 @@ func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
 	profiles.Write(t, s, "profiles/p/SOUL.md", "")
 	profiles.Write(t, s, "profiles/p/gateway.pid", "{}")
 	profiles.Write(t, s, "profiles/p/gateway_state.json", `{"desired_state":"running"}`)
-	for i := range fsutil.MaxNames + 1 {
+	for i := range fsutil.MaxDirNames + 1 {
 		if err := os.Symlink("x", filepath.Join(s.Root(), "profiles/p", strconv.Itoa(i))); err != nil {
 			t.Fatal(err)
 		}
@@ -362,7 +362,7 @@ func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
 func TestAHomeOfManyNamesHoldsUpNoStart(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/p/SOUL.md", "")
-	for i := range 4 * fsutil.MaxNames {
+	for i := range 4 * fsutil.MaxDirNames {
 		if err := os.Symlink("x", filepath.Join(s.Root(), "profiles/p", fmt.Sprintf("%0240d", i))); err != nil {
 			t.Fatal(err)
 		}
@@ -398,7 +398,7 @@ func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 		"future": func(path string) error { return os.Mkdir(path, 0) },
 		"past":   func(path string) error { return os.WriteFile(path, nil, 0) },
 	}
-	if err := errors.Join(os.WriteFile(elsewhere, nil, 0o600), os.Chtimes(elsewhere, time.Time{}, bootAt().AddDate(50, 0, 0))); err != nil {
+	if err := errors.Join(os.WriteFile(elsewhere, nil, 0o600), os.Chtimes(elsewhere, time.Time{}, bootTime().AddDate(50, 0, 0))); err != nil {
 		t.Fatal(err)
 	}
 	for name, file := range put {
@@ -410,7 +410,7 @@ func TestForgedTimesOfUseOnlyOrderTheStarts(t *testing.T) {
 				t.Fatal(err)
 			}
 			if years := map[string]int{"future": 400, "past": -400}[name]; years != 0 {
-				_ = os.Chtimes(path, time.Time{}, bootAt().AddDate(years, 0, 0)) // Ignore the error: the file system may not permit this date.
+				_ = os.Chtimes(path, time.Time{}, bootTime().AddDate(years, 0, 0)) // Ignore the error: the file system may not permit this date.
 			}
 		}
 	}

@@ -49,7 +49,7 @@ func TestBootPutsBackWhatAGatewayTookBack(t *testing.T) {
 				}
 			}
 			if tt.machine != "" {
-				file := "profiles/p/" + profiles.AskedFile
+				file := "profiles/p/" + profiles.IntentFile
 				profiles.Write(t, s, file, strings.Replace(profiles.Read(t, s, file), profiles.KernelBoot(), tt.machine, 1))
 			}
 			s.StepClock(tt.clock, 0)
@@ -110,7 +110,7 @@ func TestAClockThatIsSetDoesNotUndoAnOrder(t *testing.T) {
 // would contradict the state file.
 func TestRecordThatCannotBeReplaced(t *testing.T) {
 	s := profiles.NewVolume(t)
-	profiles.Write(t, s, profiles.AskedFile+"/full", "a directory where a file should be")
+	profiles.Write(t, s, profiles.IntentFile+"/full", "a directory where a file should be")
 	if err := profiles.NewIntents(s).Set(profiles.Default, profiles.Stopped); err == nil {
 		t.Error("no error")
 	}

@@ -12,7 +12,7 @@ import (
 	"hinit/profiles"
 )
 
-func smallVolume(t *testing.T) string {
+func mountSmallVolume(t *testing.T) string {
 	t.Helper()
 	testkit.NeedRoot(t)
 	root := t.TempDir()
@@ -23,7 +23,7 @@ func smallVolume(t *testing.T) string {
 	return root
 }
 
-func fill(t *testing.T, path string) {
+func fillDisk(t *testing.T, path string) {
 	t.Helper()
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -42,7 +42,7 @@ func fill(t *testing.T, path string) {
 // TestEachOrderForAProfileIsRecordedOnAFullVolume checks that several commands in a row are
 // recorded on a full volume.
 func TestEachOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
-	root := smallVolume(t)
+	root := mountSmallVolume(t)
 	s := profiles.Open(root, nil, "")
 	home := func(name string) string { return filepath.Join(root, "profiles", name) }
 	add := func(name string) {
@@ -64,7 +64,7 @@ func TestEachOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 	if err := w.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	fill(t, filepath.Join(root, "garbage"))
+	fillDisk(t, filepath.Join(root, "garbage"))
 	in := profiles.NewIntents(s)
 	for _, want := range []string{profiles.Running, profiles.Stopped, profiles.Running} {
 		for _, name := range []string{"default", "before", "later"} {
@@ -74,7 +74,7 @@ func TestEachOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 			if st, err := s.ReadState(name); err != nil || st.Desired != want {
 				t.Errorf("%s: %+v, %v", name, st, err)
 			}
-			fill(t, filepath.Join(root, "garbage"))
+			fillDisk(t, filepath.Join(root, "garbage"))
 		}
 	}
 }
@@ -82,7 +82,7 @@ func TestEachOrderForAProfileIsRecordedOnAFullVolume(t *testing.T) {
 // TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder checks that commands are recorded
 // although one profile has filled the volume.
 func TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder(t *testing.T) {
-	root := smallVolume(t)
+	root := mountSmallVolume(t)
 	for _, name := range []string{"coder", "late", "greedy"} {
 		if err := os.MkdirAll(filepath.Join(root, "profiles", name), 0o755); err != nil {
 			t.Fatal(err)
@@ -94,7 +94,7 @@ func TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder(t *testing.T)
 		t.Fatal(err)
 	}
 	garbage := filepath.Join(root, "profiles", "greedy", "garbage")
-	fill(t, garbage)
+	fillDisk(t, garbage)
 	if err := in.Set("late", profiles.Stopped); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("a profile that hinit has not found yet: %v; the volume is not full", err)
 	}
@@ -110,7 +110,7 @@ func TestAProfileThatFillsTheVolumeKeepsNobodyFromRecordingAnOrder(t *testing.T)
 	if err := in.Set("coder", profiles.Running); err != nil {
 		t.Fatal(err)
 	}
-	fill(t, garbage)
+	fillDisk(t, garbage)
 	if err := in.Set("coder", profiles.Stopped); err != nil {
 		t.Errorf("the reserve was not taken again: %v", err)
 	}

@@ -39,7 +39,7 @@ func (s *Store) Secrets(profile string) (values []string, more bool, err error) 
 func secretsIn(vars []dotenv.Var) (secrets []string, more bool) {
 	room := maxSecretBytes
 	for _, v := range vars {
-		for _, form := range []string{redact.SecretPart(v.Name, v.Raw), redact.SecretPart(v.Name, dotenv.Unescape(v.Raw))} {
+		for _, form := range []string{redact.SecretPart(v.Name, v.RawValue), redact.SecretPart(v.Name, dotenv.Unescape(v.RawValue))} {
 			for part := range strings.Lines(form) {
 				part = strings.TrimRight(part, "\r\n")
 				switch {

@@ -297,7 +297,7 @@ func encodeObject(members []member) []byte {
 // syncState makes earlier writes of the state file without sync survive a crash of the machine.
 func (s *Store) syncState(profile string) error {
 	return s.WithHome(profile, func(d *fsutil.Dir, home string) error {
-		err := d.SyncName(filepath.Join(home, StateFile))
+		err := d.SyncParentDir(filepath.Join(home, StateFile))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // A removed profile needs no sync.
 			return fmt.Errorf("cannot set the desired state of profile %q: %w", profile, err)
 		}
@@ -372,7 +372,7 @@ func (s *Store) trySetDesired(d *fsutil.Dir, rel, want string, force, sync bool)
 	members = setMember(members, "updated_at", strconv.AppendInt(nil, s.now().Unix(), 10))
 
 	data = encodeObject(members)
-	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, SyncNameLater: !sync, Confirm: func(now fs.FileInfo) error {
+	err = d.Replace(rel, data, fsutil.ReplaceOptions{Mode: mode, KeepMode: true, SyncDirLater: !sync, BeforeRename: func(now fs.FileInfo) error {
 		if same := (now == nil) == (info == nil) && (now == nil || stampOf(now) == stampOf(info)); !same && !force {
 			return errFileChanged
 		}

@@ -382,7 +382,7 @@ func TestOwnership(t *testing.T) {
 	}
 	const uid = 10000
 	actor := fsutil.NewActor(fsutil.Identity{UID: uid, GID: uid, Groups: []uint32{uid}})
-	if !actor.Switches() {
+	if !actor.SwitchesIdentity() {
 		t.Skip("this container doesn't let root switch identity")
 	}
 	s := profiles.Open(t.TempDir(), actor, "")

@@ -40,16 +40,16 @@ func (w Warning) String() string { return w.Message }
 // again, because another volume may have replaced it. All methods may be called from several goroutines. They block on the disk
 // unless the comment says otherwise, so the supervisor's loop must not call them.
 type Store struct {
-	root   string
-	marker string
-	actor  *fsutil.Actor
-	max    int // Maximum number of named profiles, and of remembered directories without the marker file.
-	now    func() time.Time
-	uptime func() time.Duration // Time since the machine booted; unlike now, it never jumps.
+	root        string
+	marker      string
+	actor       *fsutil.Actor
+	maxProfiles int // Maximum number of named profiles, and of remembered directories without the marker file.
+	now         func() time.Time
+	uptime      func() time.Duration // Time since the machine booted; unlike now, it never jumps.
 
 	mu           sync.Mutex              // Guards the fields below; never held during disk operations.
 	locks        map[string]*profileLock // Locks of profiles that are being written.
-	silent       map[string]bool         // Directories, relative to the root, in which a call has timed out and still hangs.
+	silentDirs   map[string]bool         // Directories, relative to the root, in which a call has timed out and still hangs.
 	hangingCalls int                     // Number of calls that hang in a silent directory.
 }
 
@@ -68,14 +68,14 @@ func Open(home string, actor *fsutil.Actor, marker string) *Store {
 		root = filepath.Dir(parent)
 	}
 	marker = cmp.Or(marker, "SOUL.md")
-	actor = cmp.Or(actor, fsutil.Self())
-	return &Store{root: root, marker: marker, actor: actor.Limited(blocking.Volume), max: NoLimit, now: time.Now, uptime: procstat.SinceBoot, locks: make(map[string]*profileLock), silent: make(map[string]bool)}
+	actor = cmp.Or(actor, fsutil.ProcessActor())
+	return &Store{root: root, marker: marker, actor: actor.WithPool(blocking.Volume), maxProfiles: NoLimit, now: time.Now, uptime: procstat.SinceBoot, locks: make(map[string]*profileLock), silentDirs: make(map[string]bool)}
 }
 
 // SetMaxProfiles limits the number of named profiles, and of directories without the marker, that the store keeps in memory. It
 // returns the store itself. Call it before any other method.
 func (s *Store) SetMaxProfiles(most int) *Store {
-	s.max = most
+	s.maxProfiles = most
 	return s
 }
 
@@ -195,8 +195,8 @@ func (s *Store) lock(profile string) (unlock func()) {
 	}
 }
 
-// Writing reports whether a goroutine of this process is writing to a profile, or is waiting to write. It doesn't block.
-func (s *Store) Writing() bool {
+// IsWriting reports whether a goroutine of this process is writing to a profile, or is waiting to write. It doesn't block.
+func (s *Store) IsWriting() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.locks) > 0
@@ -225,9 +225,9 @@ func stampAt(d *fsutil.Dir, rel string) stamp {
 }
 
 // settledBefore reports whether the file last changed well before t. Only then does an equal stamp prove that the file is
-// unchanged: timestamps are coarse, so a change within clockSlack of t may be invisible.
+// unchanged: timestamps are coarse, so a change within timestampSlack of t may be invisible.
 func (s stamp) settledBefore(t time.Time) bool {
-	t = t.Add(-clockSlack)
+	t = t.Add(-timestampSlack)
 	return s.mtime.Before(t) && time.Unix(s.ctime.Unix()).Before(t)
 }
 

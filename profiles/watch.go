@@ -29,15 +29,15 @@ type WatchOptions struct {
 	// IdlePoll is the time between full scans if inotify can report all changes. These scans find changes whose notification was
 	// lost. They don't read unchanged files again. Default 1 h.
 	IdlePoll time.Duration
-	// Settle is how long the watcher waits after a notification before it scans. So a single scan handles a burst of
+	// SettleTime is how long the watcher waits after a notification before it scans. So a single scan handles a burst of
 	// notifications. Default 100 ms.
-	Settle time.Duration
-	// SettleEarly replaces Settle for changes for which a client or the next gateway may be waiting. Such a change is a profile
-	// that appears or disappears, or a state file whose profile was not scanned during the last Settle. Default 5 ms, at most
-	// Settle.
-	SettleEarly time.Duration
-	// MaxSettle is the longest wait while notifications keep coming. Default 1 s.
-	MaxSettle time.Duration
+	SettleTime time.Duration
+	// EarlySettleTime replaces SettleTime for changes for which a client or the next gateway may be waiting. Such a change is a
+	// profile that appears or disappears, or a state file whose profile was not scanned during the last SettleTime. Default 5 ms,
+	// at most SettleTime.
+	EarlySettleTime time.Duration
+	// MaxSettleTime is the longest wait while notifications keep coming. Default 1 s.
+	MaxSettleTime time.Duration
 
 	// openNotifications creates the inotify instance. Tests replace it.
 	openNotifications func(*watch.Set) error
@@ -56,17 +56,17 @@ type Watcher struct {
 	wake     chan struct{} // Wakes the goroutine after a call of WatchInputs; capacity 1.
 	done     chan struct{}
 
-	mu          sync.Mutex // Guards the fields in this group; never held during disk operations.
-	inputHashes map[string]InputHash
-	inputsNew   map[string]bool // Profiles for which WatchInputs was called since the last scan of their inputs.
-	warned      currentWarnings
+	mu              sync.Mutex // Guards the fields in this group; never held during disk operations.
+	inputHashes     map[string]InputHash
+	newInputWatches map[string]bool // Profiles for which WatchInputs was called since the last scan of their inputs.
+	currentWarnings currentWarnings
 
 	// Only the watcher's goroutine uses the fields from here on.
 	known      map[string]*scannedProfile
 	candidates map[string]bool // Directories in profiles/ without the marker file; no more than the limit on profiles.
 	notifications
 	lastScan
-	pending
+	pendingScans
 }
 
 // currentWarnings holds the warnings that are in effect. The mutex of the watcher guards it.
@@ -95,12 +95,12 @@ type lastScan struct {
 	someSilent bool      // Whether some directories did not answer in time.
 }
 
-// pending says what the watcher must scan because of notifications, and when.
-type pending struct {
+// pendingScans says what the watcher must scan because of notifications, and when.
+type pendingScans struct {
 	changedHomes map[string]bool // Profiles whose homes must be scanned.
 	changedNames map[string]bool // Names in profiles/ that have changed.
 	scanAllNext  bool
-	earlyScan    bool      // Whether an early scan is due, see WatchOptions.SettleEarly.
+	earlyScan    bool      // Whether an early scan is due, see WatchOptions.EarlySettleTime.
 	firstNotice  time.Time // Time of the first notification since the last scan; zero if none has come.
 	scanAt       time.Time // Time of the scan that notifications have scheduled.
 	nextPoll     time.Time
@@ -130,9 +130,9 @@ type scannedProfile struct {
 func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 	o.Poll = cmp.Or(o.Poll, 5*time.Second)
 	o.IdlePoll = cmp.Or(o.IdlePoll, time.Hour)
-	o.Settle = cmp.Or(o.Settle, 100*time.Millisecond)
-	o.SettleEarly = cmp.Or(o.SettleEarly, min(5*time.Millisecond, o.Settle))
-	o.MaxSettle = cmp.Or(o.MaxSettle, time.Second)
+	o.SettleTime = cmp.Or(o.SettleTime, 100*time.Millisecond)
+	o.EarlySettleTime = cmp.Or(o.EarlySettleTime, min(5*time.Millisecond, o.SettleTime))
+	o.MaxSettleTime = cmp.Or(o.MaxSettleTime, time.Second)
 	if o.openNotifications == nil {
 		o.openNotifications = (*watch.Set).Open
 	}
@@ -142,11 +142,11 @@ func (s *Store) Watch(ctx context.Context, o WatchOptions) *Watcher {
 		requests:    make(chan request, 64), // If 64 requests are waiting, further callers block.
 		wake:        make(chan struct{}, 1),
 		done:        make(chan struct{}),
-		inputHashes: make(map[string]InputHash), inputsNew: make(map[string]bool),
-		known:      make(map[string]*scannedProfile),
-		candidates: make(map[string]bool),
-		warned:     currentWarnings{byKey: make(map[string]Warning)},
-		pending:    pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
+		inputHashes: make(map[string]InputHash), newInputWatches: make(map[string]bool),
+		known:           make(map[string]*scannedProfile),
+		candidates:      make(map[string]bool),
+		currentWarnings: currentWarnings{byKey: make(map[string]Warning)},
+		pendingScans:    pendingScans{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
 	}
 	for _, p := range o.Known {
 		w.known[p.Name] = &scannedProfile{profile: p}
@@ -191,7 +191,7 @@ func (w *Watcher) requestScan(ctx context.Context, profile string) error {
 // the call. WatchInputs doesn't block, so the supervisor's loop may call it.
 func (w *Watcher) WatchInputs(profile string, since InputHash) {
 	w.mu.Lock()
-	w.inputHashes[profile], w.inputsNew[profile] = since, true
+	w.inputHashes[profile], w.newInputWatches[profile] = since, true
 	w.mu.Unlock()
 	pause.Wake(w.wake)
 }
@@ -201,7 +201,7 @@ func (w *Watcher) StopWatchingInputs(profile string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.inputHashes, profile)
-	delete(w.inputsNew, profile)
+	delete(w.newInputWatches, profile)
 }
 
 // watchedInputs returns the hash of the last call of WatchInputs for a profile. The second result is false without such a call.
@@ -225,10 +225,10 @@ func (w *Watcher) run(ctx context.Context) {
 				w.markChanged(ev)
 			} else { // The inotify instance has failed; the next scan makes a new one.
 				w.inotify.Close()
-				w.markAll()
+				w.scheduleScanAll()
 			}
 		case <-w.inotify.Lost: //nolint:errcheck // the next full scan finds the changes of lost events; an instance that fails closes both channels
-			w.markAll()
+			w.scheduleScanAll()
 		case <-w.wake:
 			w.scanInputs(ctx)
 		case r := <-w.requests:
@@ -240,7 +240,7 @@ func (w *Watcher) run(ctx context.Context) {
 		case w.isDue(now) && w.scanAllNext:
 			_ = w.scanAll(ctx)
 		case !now.Before(w.nextPoll) && !w.scanAllNext:
-			w.poll(ctx)
+			w.pollChanges(ctx)
 		case w.isDue(now):
 			w.scanDirty(ctx)
 		}
@@ -260,7 +260,7 @@ func (w *Watcher) answerRequests(ctx context.Context, first request) {
 	}
 	for _, r := range asked {
 		if !all {
-			err = w.scanFor(ctx, r.profile)
+			err = w.scanForFind(ctx, r.profile)
 		}
 		r.reply <- err
 	}
@@ -276,15 +276,15 @@ func (w *Watcher) deadline() time.Time {
 	return w.nextPoll
 }
 
-// scheduleScan schedules a scan because of a notification, when the time after has passed. The scan comes at most MaxSettle after
-// the first notification, and a full scan never before notBefore.
+// scheduleScan schedules a scan because of a notification, when the time after has passed. The scan comes at most MaxSettleTime
+// after the first notification, and a full scan never before notBefore.
 func (w *Watcher) scheduleScan(after time.Duration) {
 	now := time.Now()
 	if w.firstNotice.IsZero() {
 		w.firstNotice = now
 	}
 	w.scanAt = now.Add(after)
-	if latest := w.firstNotice.Add(w.options.MaxSettle); latest.Before(w.scanAt) {
+	if latest := w.firstNotice.Add(w.options.MaxSettleTime); latest.Before(w.scanAt) {
 		w.scanAt = latest
 	}
 	if w.scanAllNext && w.scanAt.Before(w.notBefore) {
@@ -319,7 +319,7 @@ func (w *Watcher) markChanged(ev watch.Event) {
 		w.scheduleSoon()
 		return
 	case self && !ev.Has(watch.Create), ev.Name == profilesPath: // A new directory may already be scanned and watched.
-		w.markAll()
+		w.scheduleScanAll()
 		return
 	case dir != w.store.root:
 		name = filepath.Base(dir)
@@ -330,26 +330,26 @@ func (w *Watcher) markChanged(ev watch.Event) {
 		case file == w.store.marker, file == StateFile && ev.Has(watch.Create) && w.isQuiet(name):
 			w.scheduleSoon()
 		case !w.earlyScan: // An early scan that is already scheduled also handles this change.
-			w.scheduleScan(w.options.Settle)
+			w.scheduleScan(w.options.SettleTime)
 		}
 	}
 }
 
-// isQuiet reports whether the last scan of a profile is at least Settle ago. A change is then probably not part of a burst.
+// isQuiet reports whether the last scan of a profile is at least SettleTime ago. A change is then probably not part of a burst.
 func (w *Watcher) isQuiet(name string) bool {
 	k := w.known[name]
-	return k != nil && time.Since(k.scannedAt) >= w.options.Settle
+	return k != nil && time.Since(k.scannedAt) >= w.options.SettleTime
 }
 
-func (w *Watcher) markAll() {
+func (w *Watcher) scheduleScanAll() {
 	w.scanAllNext = true
 	w.scheduleSoon()
 }
 
-// scheduleSoon schedules a scan after [WatchOptions].SettleEarly.
+// scheduleSoon schedules a scan after [WatchOptions].EarlySettleTime.
 func (w *Watcher) scheduleSoon() {
 	w.earlyScan = true
-	w.scheduleScan(w.options.SettleEarly)
+	w.scheduleScan(w.options.EarlySettleTime)
 }
 
 // isRelevantFile reports whether hinit uses a file with this name in a home, so that its change matters.

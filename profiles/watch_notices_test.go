@@ -47,8 +47,8 @@ func TestMark(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &Watcher{
-				store: s, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)}, inputHashes: map[string]InputHash{"i": "x"},
-				options: WatchOptions{Settle: time.Second, MaxSettle: 2 * time.Second},
+				store: s, pendingScans: pendingScans{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)}, inputHashes: map[string]InputHash{"i": "x"},
+				options: WatchOptions{SettleTime: time.Second, MaxSettleTime: 2 * time.Second},
 			}
 			if err := w.inotify.Open(); err != nil {
 				t.Fatal(err)
@@ -75,16 +75,16 @@ func TestMark(t *testing.T) {
 }
 
 // TestSettle checks that a scan waits for the end of a burst of events, but not longer than
-// MaxSettle.
+// MaxSettleTime.
 func TestSettle(t *testing.T) {
-	w := &Watcher{options: WatchOptions{Settle: 100 * time.Millisecond, MaxSettle: time.Second}}
+	w := &Watcher{options: WatchOptions{SettleTime: 100 * time.Millisecond, MaxSettleTime: time.Second}}
 	start := time.Now()
-	w.scheduleScan(w.options.Settle)
+	w.scheduleScan(w.options.SettleTime)
 	if wait, late := w.scanAt.Sub(start), time.Until(w.scanAt); wait < 100*time.Millisecond || late > 100*time.Millisecond {
 		t.Errorf("looks after %v", wait)
 	}
 	w.firstNotice = start.Add(-950 * time.Millisecond)
-	w.scheduleScan(w.options.Settle)
+	w.scheduleScan(w.options.SettleTime)
 	if latest := w.firstNotice.Add(time.Second); !w.scanAt.Equal(latest) {
 		t.Errorf("looks at %v, want %v", w.scanAt, latest)
 	}
@@ -94,14 +94,14 @@ func TestSettle(t *testing.T) {
 // without a pause.
 func TestWatchUnderNoise(t *testing.T) {
 	s := NewVolume(t)
-	_, r := startWatcher(t, s, WatchOptions{Settle: 50 * time.Millisecond, MaxSettle: 200 * time.Millisecond})
-	r.await(t, "+default")
+	_, r := startWatcher(t, s, WatchOptions{SettleTime: 50 * time.Millisecond, MaxSettleTime: 200 * time.Millisecond})
+	r.awaitEvents(t, "+default")
 	deadline := time.Now().Add(testkit.Patience)
-	for i := 0; len(r.take()) == 0; i++ {
+	for i := 0; len(r.takeEvents()) == 0; i++ {
 		if time.Now().After(deadline) {
 			t.Fatalf("saw nothing in %v", testkit.Patience)
 		}
-		Write(t, s, "gateway_state.json", state(fmt.Sprint(i)))
+		Write(t, s, "gateway_state.json", stateJSON(fmt.Sprint(i)))
 	}
 }
 
@@ -117,17 +117,17 @@ func TestWatch200(t *testing.T) {
 	w, r := startWatcher(t, s, WatchOptions{Known: known})
 	rescan(t, w)
 	for i := range 200 {
-		Write(t, s, fmt.Sprintf("profiles/p%03d/gateway_state.json", i), state("running"))
+		Write(t, s, fmt.Sprintf("profiles/p%03d/gateway_state.json", i), stateJSON("running"))
 	}
 	seen := make(map[string]bool)
 	testkit.Until(t, "all states are seen", func() bool {
-		for _, ev := range r.take() {
+		for _, ev := range r.takeEvents() {
 			seen[ev] = true
 		}
 		return seen["p000=running"] && seen["p199=running"]
 	})
 	rescan(t, w)
-	for _, ev := range r.take() {
+	for _, ev := range r.takeEvents() {
 		seen[ev] = true
 	}
 	for i := range 200 {
@@ -139,8 +139,8 @@ func TestWatch200(t *testing.T) {
 
 func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 	w := &Watcher{
-		store: &Store{root: "/data", marker: "SOUL.md"}, pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
-		options: WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
+		store: &Store{root: "/data", marker: "SOUL.md"}, pendingScans: pendingScans{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
+		options: WatchOptions{SettleTime: time.Hour, EarlySettleTime: time.Minute, MaxSettleTime: 2 * time.Hour},
 	}
 	soon := func() bool { return time.Until(w.scanAt) <= time.Minute }
 	w.markChanged(watch.Event{Name: "/data/gateway_state.json", Op: watch.Write})
@@ -166,19 +166,19 @@ func TestAProfileThatAppearsIsNotKeptWaitingByNoise(t *testing.T) {
 func TestAProfileThatIsAskedForIsFoundWithoutAScanOfTheOthers(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/a/SOUL.md", "")
-	w, r := startWatcher(t, s, lazyOptions)
+	w, r := startWatcher(t, s, scanOnRequest)
 	rescan(t, w)
-	r.take()
-	Write(t, s, "profiles/a/gateway_state.json", state("running")) // A full scan would report this change too.
+	r.takeEvents()
+	Write(t, s, "profiles/a/gateway_state.json", stateJSON("running")) // A full scan would report this change too.
 	Write(t, s, "profiles/new/SOUL.md", "")
-	Write(t, s, "profiles/new/gateway_state.json", state("stopped"))
+	Write(t, s, "profiles/new/gateway_state.json", stateJSON("stopped"))
 	find := func(names ...string) []string {
 		for _, name := range names {
 			if err := w.Find(t.Context(), name); err != nil {
 				t.Errorf("%q: %v", name, err)
 			}
 		}
-		return r.take()
+		return r.takeEvents()
 	}
 	if got, want := find("new"), []string{"+new", "new=stopped"}; !slices.Equal(got, want) {
 		t.Errorf("events %q, want %q", got, want)
@@ -209,16 +209,16 @@ func TestOtherChangesAreFoundByAFullScan(t *testing.T) {
 			s := NewVolume(t)
 			Write(t, s, "profiles/a/SOUL.md", "")
 			Write(t, s, "profiles/bare/x", "")
-			w, r := startWatcher(t, s, lazyOptions)
+			w, r := startWatcher(t, s, scanOnRequest)
 			rescan(t, w)
-			r.take()
+			r.takeEvents()
 			if err := tt.make(t, s); err != nil {
 				t.Fatal(err)
 			}
 			if err := w.Find(t.Context(), "new"); err != nil {
 				t.Fatal(err)
 			}
-			if got := r.take(); !slices.Equal(got, tt.want) {
+			if got := r.takeEvents(); !slices.Equal(got, tt.want) {
 				t.Errorf("events %q, want %q", got, tt.want)
 			}
 		})
@@ -229,14 +229,14 @@ func TestANewDirectoryIsWatchedForItsMarker(t *testing.T) {
 	s := NewVolume(t)
 	w, r := startWatcher(t, s, WatchOptions{})
 	rescan(t, w)
-	r.take()
+	r.takeEvents()
 	Write(t, s, "profiles/first/SOUL.md", "") // The directory profiles itself is new.
-	r.await(t, "+first")
+	r.awaitEvents(t, "+first")
 	Write(t, s, "profiles/slow/config.yaml", "")
 	Write(t, s, "profiles/quick/SOUL.md", "")
-	r.await(t, "+quick") // By now, the watcher has scanned the directory slow.
+	r.awaitEvents(t, "+quick") // By now, the watcher has scanned the directory slow.
 	Write(t, s, "profiles/slow/SOUL.md", "")
-	r.await(t, "+slow")
+	r.awaitEvents(t, "+slow")
 }
 
 func TestRescanWaitsForNotify(t *testing.T) {
@@ -313,16 +313,16 @@ func TestWatchLostNotifications(t *testing.T) {
 		}
 		return err
 	}})
-	r.await(t, "+default")
+	r.awaitEvents(t, "+default")
 	Write(t, s, "profiles/a/SOUL.md", "")
 	h := <-sources
 	h.lost <- errors.New("the queue has overflowed")
-	r.await(t, "+a")
+	r.awaitEvents(t, "+a")
 
 	// Changes must be seen even after the source of notifications has ended.
 	Write(t, s, "profiles/b/SOUL.md", "")
 	close(h.events)
-	r.await(t, "+b")
+	r.awaitEvents(t, "+b")
 	<-sources // The watcher has opened a new source.
 }
 
@@ -345,7 +345,7 @@ func changeLargeState(t *testing.T, end string) {
 	Write(t, s, "profiles/loud/SOUL.md", "")
 	Write(t, s, "profiles/other/SOUL.md", "")
 	_, r := startWatcher(t, s, WatchOptions{})
-	r.await(t, "+default", "+loud", "+other")
+	r.awaitEvents(t, "+default", "+loud", "+other")
 	padding := strings.Repeat(" ", 2*parsedBytesPerSecond)
 	seen, begin := 0, time.Now()
 	var first time.Time
@@ -354,9 +354,9 @@ func changeLargeState(t *testing.T, end string) {
 		if end != "" {
 			garbage = end[i%len(end):][:1]
 		}
-		Write(t, s, "profiles/loud/gateway_state.json", padding+state(fmt.Sprint(i))+garbage)
+		Write(t, s, "profiles/loud/gateway_state.json", padding+stateJSON(fmt.Sprint(i))+garbage)
 		time.Sleep(time.Millisecond)
-		n := len(r.take())
+		n := len(r.takeEvents())
 		if seen == 0 && n > 0 {
 			first = time.Now()
 		}
@@ -365,9 +365,9 @@ func changeLargeState(t *testing.T, end string) {
 	if took := time.Since(begin); seen > 1+int(took/time.Second) { // On a busy machine, the loop takes more than a second.
 		t.Errorf("%d states of it were parsed in %v", seen, took)
 	}
-	Write(t, s, "profiles/loud/gateway_state.json", padding+state("last"))
-	Write(t, s, "profiles/other/gateway_state.json", state("running"))
-	r.await(t, "other=running", "loud=last")
+	Write(t, s, "profiles/loud/gateway_state.json", padding+stateJSON("last"))
+	Write(t, s, "profiles/other/gateway_state.json", stateJSON("running"))
+	r.awaitEvents(t, "other=running", "loud=last")
 }
 
 // TestAGatewayThatBecomesReadyIsSeenAtOnce checks that a state file that is renamed into place is
@@ -384,10 +384,10 @@ func TestAGatewayThatBecomesReadyIsSeenAtOnce(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := &Watcher{
-				store:   &Store{root: "/data", marker: "SOUL.md"},
-				pending: pending{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
-				known:   map[string]*scannedProfile{"a": {scannedAt: time.Now().Add(-tt.last)}},
-				options: WatchOptions{Settle: time.Hour, SettleEarly: time.Minute, MaxSettle: 2 * time.Hour},
+				store:        &Store{root: "/data", marker: "SOUL.md"},
+				pendingScans: pendingScans{changedHomes: make(map[string]bool), changedNames: make(map[string]bool)},
+				known:        map[string]*scannedProfile{"a": {scannedAt: time.Now().Add(-tt.last)}},
+				options:      WatchOptions{SettleTime: time.Hour, EarlySettleTime: time.Minute, MaxSettleTime: 2 * time.Hour},
 			}
 			w.markChanged(watch.Event{Name: "/data/profiles/a/gateway_state.json", Op: tt.like.Op})
 			if soon := time.Until(w.scanAt) <= time.Minute; soon != tt.soon {

@@ -29,14 +29,14 @@ func (w *Watcher) scanAll(ctx context.Context) error {
 
 // Limits on the share of time that scans take, for large volumes on which a scan takes long.
 const (
-	pollShare = 20                    // The pause before a poll is pollShare times as long as the last scan.
-	scanShare = 10                    // After a scan of longScan or more, the next full scan for a notification must wait scanShare times as long.
-	longScan  = 20 * time.Millisecond // Shorter scans are not limited by scanShare.
+	pollPauseFactor = 20                    // The pause before a poll is pollPauseFactor times as long as the last scan.
+	scanPauseFactor = 10                    // After a scan of longScanTime or more, the next full scan for a notification must wait scanPauseFactor times as long.
+	longScanTime    = 20 * time.Millisecond // Shorter scans are not limited by scanPauseFactor.
 )
 
-// blindPoll is the longest time between full scans while changes may be missed. This is so if some directories without the marker
-// have no inotify watch, or if a directory did not answer during the last scan.
-const blindPoll = time.Minute
+// blindPollInterval is the longest time between full scans while changes may be missed. This is so if some directories without
+// the marker have no inotify watch, or if a directory did not answer during the last scan.
+const blindPollInterval = time.Minute
 
 // scheduleNext sets the time of the next poll. It is called after a full scan that began at began and ended with err. After a
 // long scan it also delays the next full scan that a notification causes.
@@ -48,11 +48,11 @@ func (w *Watcher) scheduleNext(began time.Time, err error) {
 	case w.someUnwatched || err != nil:
 		pause = w.options.Poll
 	case w.someSilent || len(w.unmarkedWatches) < len(w.candidates):
-		pause = min(pause, blindPoll)
+		pause = min(pause, blindPollInterval)
 	}
-	w.nextPoll = now.Add(max(pause, pollShare*took))
-	if took > longScan {
-		w.notBefore = now.Add(scanShare * took)
+	w.nextPoll = now.Add(max(pause, pollPauseFactor*took))
+	if took > longScanTime {
+		w.notBefore = now.Add(scanPauseFactor * took)
 	}
 }
 
@@ -68,7 +68,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	defer d.Close()
 	w.watchDir(d, ".", w.store.root) // Watch first: otherwise a change between scan and watch would be missed.
 	if !w.store.answersInTime(profilesDir) {
-		return errSilent
+		return errNoAnswer
 	}
 	w.watchDir(d, profilesDir, filepath.Join(w.store.root, profilesDir))
 	l, err := w.store.list(func(name string, marked bool) bool { return w.known[name] != nil || !marked && w.candidates[name] })
@@ -83,7 +83,7 @@ func (w *Watcher) scanVolume(ctx context.Context) error {
 	for _, name := range slices.Concat(l.marked, l.unmarked) {
 		here[name] = true
 	}
-	w.reportGone(d, here, l.dir.mtime)
+	w.reportDisappeared(d, here, l.dir.mtime)
 	w.candidates = make(map[string]bool, len(l.unmarked))
 	for _, name := range l.unmarked {
 		if w.known[name] == nil {
@@ -126,9 +126,9 @@ func (w *Watcher) newlyMarked(d *fsutil.Dir) (names []string) {
 	return names
 }
 
-// poll finds changes that have caused no notification. It compares the metadata of the important files with the last scan. It
-// scans the whole volume only if this comparison can't show every change.
-func (w *Watcher) poll(ctx context.Context) {
+// pollChanges finds changes that have caused no notification. It compares the metadata of the important files with the last scan.
+// It scans the whole volume only if this comparison can't show every change.
+func (w *Watcher) pollChanges(ctx context.Context) {
 	began := time.Now()
 	// Changes by another machine may not show in the timestamps of directories.
 	remotely := w.changedByOthers && began.Sub(w.scannedAt) >= w.options.IdlePoll
@@ -193,10 +193,10 @@ func (w *Watcher) changedTimes() (changed []string, all bool) {
 	return changed, all
 }
 
-// reportGone reports the known profiles whose directories no longer exist. here has the names in the present listing, and changed
-// is when the names in profiles/ last changed. First it removes the watches of all missing directories: a renamed directory keeps
-// its inode, and could otherwise not be watched under its new name.
-func (w *Watcher) reportGone(d *fsutil.Dir, here map[string]bool, changed time.Time) {
+// reportDisappeared reports the known profiles whose directories no longer exist. here has the names in the present listing, and
+// changed is when the names in profiles/ last changed. First it removes the watches of all missing directories: a renamed
+// directory keeps its inode, and could otherwise not be watched under its new name.
+func (w *Watcher) reportDisappeared(d *fsutil.Dir, here map[string]bool, changed time.Time) {
 	var gone []string
 	for name := range w.known {
 		if rel := filepath.Join(profilesDir, name); name == Default || here[name] || w.store.isSilent(rel) {
@@ -244,7 +244,7 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 		if w.scanNew(ctx, d, name) {
 			continue
 		}
-		w.markAll()
+		w.scheduleScanAll()
 		if !w.isDue(time.Now()) { // The last full scan took so long that the next one must wait.
 			break
 		}
@@ -262,8 +262,8 @@ func (w *Watcher) scanDirty(ctx context.Context) {
 	}
 }
 
-// scanFor does the scan for [Watcher.Find].
-func (w *Watcher) scanFor(ctx context.Context, name string) error {
+// scanForFind does the scan for [Watcher.Find].
+func (w *Watcher) scanForFind(ctx context.Context, name string) error {
 	if w.scanAllNext {
 		return w.scanAll(ctx) // A full scan is due anyway.
 	}
@@ -280,7 +280,7 @@ func (w *Watcher) scanFor(ctx context.Context, name string) error {
 	if !w.scanNew(ctx, d, name) {
 		err = w.scanAll(ctx)
 	}
-	if err == nil && w.known[name] == nil && w.isFull() && d.CheckExists(filepath.Join(profilesDir, name, w.store.marker)) == nil {
+	if err == nil && w.known[name] == nil && w.isAtProfileLimit() && d.CheckExists(filepath.Join(profilesDir, name, w.store.marker)) == nil {
 		return w.store.limitError()
 	}
 	return err
@@ -310,7 +310,7 @@ func (w *Watcher) scanNew(ctx context.Context, d *fsutil.Dir, name string) bool 
 		return false // This directory is already watched under another name: it was renamed.
 	}
 	complete := !w.someUnwatched
-	w.dropCandidate()
+	w.makeRoomForCandidate()
 	w.candidates[name] = true
 	w.watchUnmarked(name, stampOf(info)) // Watch first: otherwise a change between scan and watch would be missed.
 	if complete && w.someUnwatched {
@@ -332,9 +332,9 @@ func (w *Watcher) forgetCandidate(name string) {
 	w.inotify.Remove(w.store.profile(name).Home)
 }
 
-// dropCandidate drops one candidate if there are as many as the limit on profiles, to make room for another.
-func (w *Watcher) dropCandidate() {
-	if len(w.candidates) < w.store.max {
+// makeRoomForCandidate drops one candidate if there are as many as the limit on profiles, to make room for another.
+func (w *Watcher) makeRoomForCandidate() {
+	if len(w.candidates) < w.store.maxProfiles {
 		return
 	}
 	for name := range w.candidates {
@@ -348,13 +348,13 @@ func (w *Watcher) dropCandidate() {
 	}
 }
 
-// isFull reports whether the volume has as many profiles as the limit.
-func (w *Watcher) isFull() bool {
+// isAtProfileLimit reports whether the volume has as many profiles as the limit.
+func (w *Watcher) isAtProfileLimit() bool {
 	named := len(w.known)
 	if w.known[Default] != nil {
 		named--
 	}
-	return named >= w.store.max
+	return named >= w.store.maxProfiles
 }
 
 // limitKey is the key of the warning about too many profiles, for warnOnce.
@@ -380,7 +380,7 @@ func (w *Watcher) scanHome(ctx context.Context, d *fsutil.Dir, name string, mark
 				return
 			}
 		}
-		if name != Default && w.isFull() {
+		if name != Default && w.isAtProfileLimit() {
 			w.warnOnce(limitKey, "", w.store.limitError())
 			return
 		}

@@ -19,14 +19,14 @@ import (
 	"hinit/internal/watch"
 )
 
-// recorder records the events of a watcher as short strings.
-type recorder struct {
+// eventRecorder records the events of a watcher as short strings.
+type eventRecorder struct {
 	mu     sync.Mutex
 	events []string
 	hashes []InputHash
 }
 
-func (r *recorder) notify(ev Event) {
+func (r *eventRecorder) notify(ev Event) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.events = append(r.events, describe(ev))
@@ -51,8 +51,8 @@ func describe(ev Event) string {
 	return fmt.Sprintf("%T", ev)
 }
 
-// take returns the events since the last call of take.
-func (r *recorder) take() []string {
+// takeEvents returns the events since the last call of take.
+func (r *eventRecorder) takeEvents() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	events := r.events
@@ -60,8 +60,8 @@ func (r *recorder) take() []string {
 	return events
 }
 
-// await polls until exactly the events in want have come, in this order.
-func (r *recorder) await(t *testing.T, want ...string) {
+// awaitEvents polls until exactly the events in want have come, in this order.
+func (r *eventRecorder) awaitEvents(t *testing.T, want ...string) {
 	t.Helper()
 	var got []string
 	defer func() {
@@ -70,7 +70,7 @@ func (r *recorder) await(t *testing.T, want ...string) {
 		}
 	}()
 	testkit.Until(t, fmt.Sprintf("events %q", want), func() bool {
-		got = append(got, r.take()...)
+		got = append(got, r.takeEvents()...)
 		return len(got) >= len(want)
 	})
 	if !slices.Equal(got, want) {
@@ -80,9 +80,9 @@ func (r *recorder) await(t *testing.T, want ...string) {
 
 // startWatcher starts a watcher and waits for its first scan. By default, the watcher depends on
 // notifications, because its next poll is an hour away.
-func startWatcher(t *testing.T, s *Store, o WatchOptions) (*Watcher, *recorder) {
+func startWatcher(t *testing.T, s *Store, o WatchOptions) (*Watcher, *eventRecorder) {
 	t.Helper()
-	r := new(recorder)
+	r := new(eventRecorder)
 	if o.Notify == nil {
 		o.Notify = r.notify
 	}
@@ -90,8 +90,8 @@ func startWatcher(t *testing.T, s *Store, o WatchOptions) (*Watcher, *recorder) 
 		o.Poll = time.Hour
 	}
 	o.IdlePoll = time.Hour
-	if o.Settle == 0 {
-		o.Settle = 10 * time.Millisecond
+	if o.SettleTime == 0 {
+		o.SettleTime = 10 * time.Millisecond
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	w := s.Watch(ctx, o)
@@ -109,7 +109,7 @@ func rescan(t *testing.T, w *Watcher) {
 	}
 }
 
-func state(desired string) string { return `{"desired_state":"` + desired + `"}` }
+func stateJSON(desired string) string { return `{"desired_state":"` + desired + `"}` }
 
 // TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce checks that a profile that root copies
 // with "cp -a" is found at once. The agent can't scan it before cp changes its owner, at the end.
@@ -120,36 +120,36 @@ func TestADirectoryThatIsGivenToTheAgentLastIsAProfileAtOnce(t *testing.T) {
 	}
 	var actor *fsutil.Actor // The directory's mode excludes this user, who stands for the agent.
 	if os.Geteuid() == 0 {
-		if actor = fsutil.NewActor(fsutil.Identity{UID: 12345, GID: 12345}); !actor.Switches() {
+		if actor = fsutil.NewActor(fsutil.Identity{UID: 12345, GID: 12345}); !actor.SwitchesIdentity() {
 			t.Skip("this container doesn't let root switch identity")
 		}
 	}
 	s := Open(dir, actor, "")
 	w, r := startWatcher(t, s, WatchOptions{})
 	rescan(t, w)
-	r.take()
+	r.takeEvents()
 	hidden, home := filepath.Join(dir, profilesDir, ".being-copied"), filepath.Join(dir, profilesDir, "twin")
 	if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(filepath.Join(hidden, "SOUL.md"), nil, 0o644), os.Chmod(hidden, 0), os.Rename(hidden, home)); err != nil {
 		t.Fatal(err)
 	}
 	Write(t, s, "profiles/later/SOUL.md", "")
-	r.await(t, "+later") // By now, the watcher has scanned the other directory without success.
+	r.awaitEvents(t, "+later") // By now, the watcher has scanned the other directory without success.
 	if err := os.Chmod(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, "+twin")
+	r.awaitEvents(t, "+twin")
 }
 
 func TestWatchFirstScan(t *testing.T) {
 	s := NewVolume(t)
 	Write(t, s, "profiles/b/SOUL.md", "")
 	Write(t, s, "profiles/a/SOUL.md", "")
-	Write(t, s, "profiles/a/gateway_state.json", state("running"))
+	Write(t, s, "profiles/a/gateway_state.json", stateJSON("running"))
 	Write(t, s, "profiles/BAD/SOUL.md", "")
 	known, _ := s.Profile("gone")
 	w, r := startWatcher(t, s, WatchOptions{Known: []Profile{known}})
 	rescan(t, w)
-	got := r.take()
+	got := r.takeEvents()
 	if len(got) == 0 || !strings.HasPrefix(got[0], `!cannot use profile directory "BAD"`) {
 		t.Fatalf("events %q", got)
 	}
@@ -157,7 +157,7 @@ func TestWatchFirstScan(t *testing.T) {
 		t.Errorf("events %q, want %q", got[1:], want)
 	}
 	rescan(t, w)
-	if got := r.take(); len(got) != 0 {
+	if got := r.takeEvents(); len(got) != 0 {
 		t.Errorf("nothing has changed: %q", got)
 	}
 }
@@ -165,34 +165,34 @@ func TestWatchFirstScan(t *testing.T) {
 func TestWatchLifeOfAProfile(t *testing.T) {
 	s := NewVolume(t)
 	_, r := startWatcher(t, s, WatchOptions{})
-	r.await(t, "+default")
+	r.awaitEvents(t, "+default")
 	path := func(rel string) string { return filepath.Join(s.root, rel) }
 
 	Write(t, s, "profiles/a/config.yaml", "")
 	Write(t, s, "profiles/other/x", "") // This directory never becomes a profile.
 	Write(t, s, "profiles/a/SOUL.md", "")
-	r.await(t, "+a")
+	r.awaitEvents(t, "+a")
 	Write(t, s, "profiles/late/config.yaml", "")
-	Write(t, s, "gateway_state.json", state("running"))
-	r.await(t, "default=running") // By now, the watcher also watches the directory late.
+	Write(t, s, "gateway_state.json", stateJSON("running"))
+	r.awaitEvents(t, "default=running") // By now, the watcher also watches the directory late.
 	Write(t, s, "profiles/late/SOUL.md", "")
-	r.await(t, "+late")
-	Write(t, s, "profiles/a/gateway_state.json", state("running"))
-	r.await(t, "a=running")
+	r.awaitEvents(t, "+late")
+	Write(t, s, "profiles/a/gateway_state.json", stateJSON("running"))
+	r.awaitEvents(t, "a=running")
 	if err := s.SetDesired("a", Stopped); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, "a=stopped")
+	r.awaitEvents(t, "a=stopped")
 
 	// A renamed directory is another profile. The kernel watches its inode under the old name.
 	if err := os.Rename(path("profiles/a"), path("profiles/b")); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, "-a", "+b", "b=stopped")
+	r.awaitEvents(t, "-a", "+b", "b=stopped")
 	if err := s.SetDesired("b", Running); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, "b=running")
+	r.awaitEvents(t, "b=running")
 
 	// The marker may disappear for a moment, because editors replace files.
 	if err := os.Remove(path("profiles/b/SOUL.md")); err != nil {
@@ -201,28 +201,28 @@ func TestWatchLifeOfAProfile(t *testing.T) {
 	if err := s.SetDesired("b", Stopped); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, "b=stopped")
+	r.awaitEvents(t, "b=stopped")
 
 	if err := os.RemoveAll(path("profiles/b")); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Until(t, "b disappears", func() bool { return slices.Contains(r.take(), "-b") })
+	testkit.Until(t, "b disappears", func() bool { return slices.Contains(r.takeEvents(), "-b") })
 	Write(t, s, "profiles/b/SOUL.md", "b\n") // The new file has the same name, and perhaps the same inode number.
-	r.await(t, "+b")
+	r.awaitEvents(t, "+b")
 	if err := s.SetDesired("b", Running); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, "b=running")
+	r.awaitEvents(t, "b=running")
 
 	// The directory of profiles disappears and comes back.
 	if err := os.Rename(path("profiles"), path("elsewhere")); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, "-b", "-late")
+	r.awaitEvents(t, "-b", "-late")
 	if err := os.Rename(path("elsewhere"), path("profiles")); err != nil {
 		t.Fatal(err)
 	}
-	r.await(t, "+b", "b=running", "+late")
+	r.awaitEvents(t, "+b", "b=running", "+late")
 }
 
 func TestWatchLinks(t *testing.T) {
@@ -230,13 +230,13 @@ func TestWatchLinks(t *testing.T) {
 	Write(t, s, "elsewhere/SOUL.md", "")
 	Write(t, s, "profiles/a/SOUL.md", "")
 	w, r := startWatcher(t, s, WatchOptions{})
-	r.await(t, "+default", "+a")
+	r.awaitEvents(t, "+default", "+a")
 	home := filepath.Join(s.root, "profiles/a")
 	if err := errors.Join(os.Rename(home, home+".old"), os.Symlink(filepath.Join(s.root, "elsewhere"), home)); err != nil {
 		t.Fatal(err)
 	}
 	rescan(t, w)
-	got := strings.Join(r.take(), "\n")
+	got := strings.Join(r.takeEvents(), "\n")
 	if !strings.Contains(got, "-a") || !strings.Contains(got, `directory "a": it is a symbolic link`) || strings.Contains(got, "+") {
 		t.Errorf("events %q", got)
 	}
@@ -258,12 +258,12 @@ func TestWatchPolls(t *testing.T) {
 			Write(t, s, "profiles/a/SOUL.md", "")
 			var all []string
 			testkit.Until(t, "a appears", func() bool {
-				all = append(all, r.take()...)
+				all = append(all, r.takeEvents()...)
 				return slices.Contains(all, "+a")
 			})
-			Write(t, s, "profiles/a/gateway_state.json", state("running"))
+			Write(t, s, "profiles/a/gateway_state.json", stateJSON("running"))
 			testkit.Until(t, "a changes", func() bool {
-				all = append(all, r.take()...)
+				all = append(all, r.takeEvents()...)
 				return slices.Contains(all, "a=running")
 			})
 			warnings := 0
@@ -306,15 +306,15 @@ func TestWatchRecovers(t *testing.T) {
 	Write(t, s, "profiles/a/SOUL.md", "")
 	w, r := startWatcher(t, s, WatchOptions{openNotifications: source})
 	rescan(t, w)
-	if got := strings.Join(r.take(), "\n"); !strings.Contains(got, "no space left on device") {
+	if got := strings.Join(r.takeEvents(), "\n"); !strings.Contains(got, "no space left on device") {
 		t.Errorf("events %q", got)
 	}
 	mu.Lock()
 	broken = false
 	mu.Unlock()
 	rescan(t, w)
-	Write(t, s, "profiles/a/gateway_state.json", state("running"))
-	r.await(t, "a=running")
+	Write(t, s, "profiles/a/gateway_state.json", stateJSON("running"))
+	r.awaitEvents(t, "a=running")
 }
 
 func TestWatchVolumeVanishes(t *testing.T) {
@@ -324,12 +324,12 @@ func TestWatchVolumeVanishes(t *testing.T) {
 	if err := w.Rescan(t.Context()); err == nil {
 		t.Error("no error without a volume")
 	}
-	if got := r.take(); len(got) != 1 || !strings.HasPrefix(got[0], "!") {
+	if got := r.takeEvents(); len(got) != 1 || !strings.HasPrefix(got[0], "!") {
 		t.Errorf("events %q", got)
 	}
 	Write(t, s, "profiles/a/SOUL.md", "")
 	rescan(t, w)
-	r.await(t, "+default", "+a")
+	r.awaitEvents(t, "+default", "+a")
 
 	if err := os.Rename(s.root, s.root+".away"); err != nil {
 		t.Fatal(err)
@@ -337,7 +337,7 @@ func TestWatchVolumeVanishes(t *testing.T) {
 	if err := w.Rescan(t.Context()); err == nil {
 		t.Error("no error without a volume")
 	}
-	for _, ev := range r.take() {
+	for _, ev := range r.takeEvents() {
 		if !strings.HasPrefix(ev, "!") {
 			t.Errorf("event %q: a volume that isn't there says nothing about its profiles", ev)
 		}
@@ -345,22 +345,22 @@ func TestWatchVolumeVanishes(t *testing.T) {
 	// Another volume is mounted now.
 	Write(t, s, "profiles/b/SOUL.md", "")
 	rescan(t, w)
-	r.await(t, "-a", "+b")
-	Write(t, s, "profiles/b/gateway_state.json", state("running"))
-	r.await(t, "b=running")
-	Write(t, s, "gateway_state.json", state("running"))
-	r.await(t, "default=running")
+	r.awaitEvents(t, "-a", "+b")
+	Write(t, s, "profiles/b/gateway_state.json", stateJSON("running"))
+	r.awaitEvents(t, "b=running")
+	Write(t, s, "gateway_state.json", stateJSON("running"))
+	r.awaitEvents(t, "default=running")
 }
 
 func TestWatchStateBecomesUnusable(t *testing.T) {
 	s := NewVolume(t)
-	Write(t, s, "gateway_state.json", state("running"))
+	Write(t, s, "gateway_state.json", stateJSON("running"))
 	w, r := startWatcher(t, s, WatchOptions{})
-	r.await(t, "+default", "default=running")
+	r.awaitEvents(t, "+default", "default=running")
 	Write(t, s, "gateway_state.json", "{")
 	rescan(t, w)
 	rescan(t, w)
-	got := r.take()
+	got := r.takeEvents()
 	if len(got) < 2 || !slices.Contains(got, "default=None") {
 		t.Errorf("events %q", got)
 	}
@@ -368,8 +368,8 @@ func TestWatchStateBecomesUnusable(t *testing.T) {
 	if len(warnings) != 1 || !strings.Contains(warnings[0], "gateway_state.json") {
 		t.Errorf("warnings %q", warnings)
 	}
-	Write(t, s, "gateway_state.json", state("stopped"))
-	testkit.Until(t, "usable again", func() bool { return slices.Contains(r.take(), "default=stopped") })
+	Write(t, s, "gateway_state.json", stateJSON("stopped"))
+	testkit.Until(t, "usable again", func() bool { return slices.Contains(r.takeEvents(), "default=stopped") })
 }
 
 func TestWatchEnds(t *testing.T) {
@@ -385,5 +385,5 @@ func TestWatchEnds(t *testing.T) {
 	w.WatchInputs(Default, "")
 }
 
-// lazyOptions are options for a watcher that scans only on request.
-var lazyOptions = WatchOptions{Settle: time.Hour, SettleEarly: time.Hour, MaxSettle: time.Hour}
+// scanOnRequest are options for a watcher that scans only on request.
+var scanOnRequest = WatchOptions{SettleTime: time.Hour, EarlySettleTime: time.Hour, MaxSettleTime: time.Hour}

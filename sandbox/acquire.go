@@ -15,11 +15,11 @@ import (
 )
 
 const (
-	startTime     = 30 * time.Second
-	createTime    = 120 * time.Second // Time limit for creating a container. The engine may have to pull its image.
-	removalLimit  = 10 * time.Second
-	maxWakeTries  = 5
-	nameTakenTime = 5 * time.Second // How long to retry while a container with the same name is being created or removed.
+	startTimeout        = 30 * time.Second
+	createTimeout       = 120 * time.Second // Time limit for creating a container. The engine may have to pull its image.
+	awaitRemovalTimeout = 10 * time.Second
+	maxWakeTries        = 5
+	nameTakenTimeout    = 5 * time.Second // How long to retry while a container with the same name is being created or removed.
 )
 
 // findOrMake finds or makes the sandbox's container. It holds the lock of the key, so that no other process does the same at
@@ -33,7 +33,7 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 		return err
 	}
 	defer unlock()
-	crashPoint("locked")
+	reachCrashPoint("locked")
 	none := func(Container) bool { return false }
 	c, found, err := s.manager.FindContainer(ctx, s.Labels(), none)
 	var plan Spec
@@ -41,19 +41,19 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 		plan, err = s.manager.ContainerSpec(ctx, s.key)
 		plan.Name = s.manager.containerName(s.labels)
 	}
-	for limit := time.Now().Add(nameTakenTime); err == nil && !found; {
+	for limit := time.Now().Add(nameTakenTimeout); err == nil && !found; {
 		if time.Now().After(limit) { // The container with this name can't be used, so use another name.
 			plan.Name = randomName()
 		}
 		c.Name = plan.Name
 		c.ID, err = s.manager.MakeContainer(ctx, plan)
 		if plan.Storage["size"] != "" && refusesDiskLimit(err) {
-			s.manager.opts.warn(noDiskLimit)
+			s.manager.opts.warn(noDiskLimitWarning)
 			delete(plan.Storage, "size")
 			err = nil
 			continue
 		}
-		if !errors.Is(err, ErrTaken) {
+		if !errors.Is(err, ErrNameTaken) {
 			break
 		}
 		if !pause.For(ctx, 50*time.Millisecond) {
@@ -64,7 +64,7 @@ func (s *Sandbox) findOrMake(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	crashPoint("attach")
+	reachCrashPoint("attach")
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.id, s.name, s.mustForward = c.ID, c.Name, true
@@ -113,7 +113,7 @@ func (m *Manager) FindContainer(ctx context.Context, labels map[string]string, s
 // WakeContainer starts or unpauses a container. If another process stops, kills or pauses it in the meantime, WakeContainer
 // tries again, at most maxWakeTries times. It tries hard because a new container would not have the state of this one.
 func (m *Manager) WakeContainer(ctx context.Context, c Container) error {
-	defer setTimeLimit(&ctx, startTime)()
+	defer setTimeLimit(&ctx, startTimeout)()
 	for try := 1; ; try++ {
 		err := fmt.Errorf("it is %s: %w", c.State, ErrGone)
 		switch c.State {
@@ -129,7 +129,7 @@ func (m *Manager) WakeContainer(ctx context.Context, c Container) error {
 			return err
 		}
 		before := c.Started
-		if c = m.askState(ctx, c.ID); c.State == "" || c.State == Exited && !c.Started.After(before) {
+		if c = m.inspectState(ctx, c.ID); c.State == "" || c.State == Exited && !c.Started.After(before) {
 			return err
 		}
 	}
@@ -140,27 +140,27 @@ func (m *Manager) WakeContainer(ctx context.Context, c Container) error {
 // answer. Without an answer it could not remove the container, which the engine would still make.
 func (m *Manager) MakeContainer(caller context.Context, spec Spec) (id string, err error) {
 	spec.Name = cmp.Or(spec.Name, randomName())
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(caller), createTimeout)
 	defer cancel()
 	if caller.Err() != nil {
 		return "", context.Cause(caller)
 	}
-	defer context.AfterFunc(caller, func() { time.AfterFunc(removalLimit, cancel) })()
+	defer context.AfterFunc(caller, func() { time.AfterFunc(awaitRemovalTimeout, cancel) })()
 	if spec.Labels == nil {
 		spec.Labels = make(map[string]string)
 	}
 	spec.Labels[LabelVolume] = m.store.id
-	m.hideDir(&spec)
-	own, err := m.addHelper(&spec)
+	m.moveDirToLabel(&spec)
+	own, err := m.addHelperMounts(&spec)
 	// An earlier container of this name has left the directory.
-	if errors.Is(err, fs.ErrExist) && m.askState(ctx, spec.Name).State == Gone {
+	if errors.Is(err, fs.ErrExist) && m.inspectState(ctx, spec.Name).State == Gone {
 		m.store.removeRecord(spec.Name)
-		own, err = m.addHelper(&spec)
+		own, err = m.addHelperMounts(&spec)
 	}
 	if err != nil && !errors.Is(err, fs.ErrExist) { // If only the name is taken, Create below reports that.
 		m.opts.warn("the helper can't be mounted: " + err.Error())
 	}
-	crashPoint("create")
+	reachCrashPoint("create")
 	id, err = m.engine.Create(ctx, spec)
 	if errors.Is(err, ErrNoImage) {
 		if err = m.engine.Pull(ctx, spec.Image); err == nil {
@@ -183,7 +183,7 @@ func (m *Manager) MakeContainer(caller context.Context, spec Spec) (id string, e
 	if err == nil && own {
 		err = m.store.writeRecord(spec.Name, containerRecord{id, spec.Labels})
 	}
-	crashPoint("created")
+	reachCrashPoint("created")
 	if err == nil && caller.Err() != nil {
 		err = context.Cause(caller)
 	}
@@ -191,7 +191,7 @@ func (m *Manager) MakeContainer(caller context.Context, spec Spec) (id string, e
 		err = m.engine.Start(ctx, id)
 	}
 	if err == nil {
-		crashPoint("started")
+		reachCrashPoint("started")
 		return id, nil
 	}
 	if !refusesDiskLimit(err) { // Don't warn if the caller tries again without the limit.
@@ -199,12 +199,12 @@ func (m *Manager) MakeContainer(caller context.Context, spec Spec) (id string, e
 	}
 	if id == "" && !errors.Is(err, ErrRefused) && !errors.Is(err, ErrNoImage) { // The engine may have created the container in spite of the error.
 		// Remove only a container that was never started; a started one is older than this call.
-		if c := m.askState(ctx, spec.Name); c.State == Created {
+		if c := m.inspectState(ctx, spec.Name); c.State == Created {
 			id = c.ID
 		}
 	}
 	if id != "" {
-		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), removalLimit)
+		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), awaitRemovalTimeout)
 		defer cancel()
 		if err := m.engine.Remove(undo, id); err != nil {
 			m.opts.warn(err.Error())
@@ -216,11 +216,11 @@ func (m *Manager) MakeContainer(caller context.Context, spec Spec) (id string, e
 	return "", err
 }
 
-// hideDir makes a container start in the root directory, if its first process only waits. A label keeps the working
+// moveDirToLabel makes a container start in the root directory, if its first process only waits. A label keeps the working
 // directory, which the helper enters later. In the working directory, an earlier command may have made a link to a descriptor
 // of the engine's runtime. The runtime would follow the link and leave the container (CVE-2024-21626). With AttachOnly, the
 // service's guard does the same for every container.
-func (m *Manager) hideDir(spec *Spec) {
+func (m *Manager) moveDirToLabel(spec *Spec) {
 	if !m.opts.AttachOnly && m.helperError == nil && spec.Dir != "" && len(spec.Entrypoint) == 0 && slices.Equal(spec.Cmd, []string{"sleep", "infinity"}) {
 		spec.Labels[LabelDir], spec.Dir = spec.Dir, "/"
 	}
@@ -228,9 +228,9 @@ func (m *Manager) hideDir(spec *Spec) {
 
 func isHelperMount(m Mount) bool { return m.Target == mux.RunDir || m.Target == mux.ToolsDir }
 
-// addHelper adds the mounts of the helper to a Spec. If it has added them, own is true and the container has a record in the
-// store. Otherwise own is false, for instance because the engine can't see this process's paths.
-func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
+// addHelperMounts adds the mounts of the helper to a Spec. If it has added them, own is true and the container has a record in
+// the store. Otherwise own is false, for instance because the engine can't see this process's paths.
+func (m *Manager) addHelperMounts(spec *Spec) (own bool, err error) {
 	if m.helperError != nil || m.mountsUnusable.Load() || slices.ContainsFunc(spec.Mounts, isHelperMount) {
 		return false, nil
 	}
@@ -252,7 +252,7 @@ func (m *Manager) addHelper(spec *Spec) (own bool, err error) {
 	return true, nil
 }
 
-func (m *Manager) askState(ctx context.Context, id string) Container {
+func (m *Manager) inspectState(ctx context.Context, id string) Container {
 	c, err := m.engine.Inspect(context.WithoutCancel(ctx), id)
 	switch {
 	case errors.Is(err, ErrGone):

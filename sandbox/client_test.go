@@ -54,7 +54,7 @@ func runClient(what string) error {
 	}
 	point, crashes := strings.CutPrefix(what, "crash-")
 	if crashes {
-		crashPoint = func(at string) {
+		reachCrashPoint = func(at string) {
 			if at == point {
 				_ = os.Stdout.Sync()
 				self, _ := os.FindProcess(os.Getpid())

@@ -70,7 +70,7 @@ func engineError(what string, err error) error {
 	case cerrdefs.IsNotFound(err) && !strings.Contains(strings.ToLower(err.Error()), "network"):
 		kind = ErrGone
 	case cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "name") && strings.Contains(err.Error(), "already in use"):
-		kind = ErrTaken
+		kind = ErrNameTaken
 	case cerrdefs.IsInvalidArgument(err), cerrdefs.IsPermissionDenied(err), cerrdefs.IsConflict(err), cerrdefs.IsNotImplemented(err):
 		kind = ErrRefused
 	default:
@@ -85,7 +85,7 @@ func parseBytes(text string) (int64, error) { return units.RAMInBytes(text) }
 func (d *docker) Close() error { return d.client.Close() }
 
 func (d *docker) Info(ctx context.Context) (Info, error) {
-	defer setTimeLimit(&ctx, answerTime)()
+	defer setTimeLimit(&ctx, engineAnswerTimeout)()
 	info, err := d.client.Info(ctx)
 	if err != nil {
 		return Info{}, engineError("ask the engine what it is", err)
@@ -104,7 +104,7 @@ func (d *docker) Info(ctx context.Context) (Info, error) {
 }
 
 func (d *docker) Image(ctx context.Context, ref string) (Image, error) {
-	defer setTimeLimit(&ctx, answerTime)()
+	defer setTimeLimit(&ctx, engineAnswerTimeout)()
 	i, err := d.client.ImageInspect(ctx, ref)
 	if err != nil {
 		return Image{}, engineError("inspect the image "+ref, err)
@@ -126,7 +126,7 @@ func (d *docker) Pull(ctx context.Context, ref string) error {
 }
 
 func (d *docker) List(ctx context.Context, labels map[string]string) ([]Container, error) {
-	defer setTimeLimit(&ctx, answerTime)()
+	defer setTimeLimit(&ctx, engineAnswerTimeout)()
 	list, err := d.client.ContainerList(ctx, container.ListOptions{All: true, Filters: labelFilter(labels)})
 	if err != nil {
 		return nil, engineError("list containers", err)
@@ -191,9 +191,9 @@ func parseTime(text string) time.Time {
 	return t.UTC()
 }
 
-// answerTime limits the wait for a request about one container. An engine may hang on one container and still answer about
-// others.
-var answerTime = 10 * time.Second
+// engineAnswerTimeout limits the wait for a request about one container. An engine may hang on one container and still answer
+// about others.
+var engineAnswerTimeout = 10 * time.Second
 
 func setTimeLimit(ctx *context.Context, most time.Duration) (cancel context.CancelFunc) {
 	*ctx, cancel = context.WithTimeout(*ctx, most)
@@ -201,7 +201,7 @@ func setTimeLimit(ctx *context.Context, most time.Duration) (cancel context.Canc
 }
 
 func (d *docker) Inspect(ctx context.Context, id string) (Container, error) {
-	defer setTimeLimit(&ctx, answerTime)()
+	defer setTimeLimit(&ctx, engineAnswerTimeout)()
 	// In a request's address, such an id would be a path to another object.
 	if strings.Trim(id, "./") == "" || strings.LastIndexByte(id, '/') > 0 {
 		return Container{}, fmt.Errorf("cannot inspect the container %s: %w", shortID(id), ErrGone)
@@ -234,7 +234,7 @@ func (d *docker) Create(ctx context.Context, spec Spec) (string, error) {
 	if config.ExposedPorts, host.PortBindings, err = nat.ParsePortSpecs(spec.Ports); err != nil {
 		return "", fmt.Errorf("cannot publish ports: %w", err)
 	}
-	defer setTimeLimit(&ctx, createTime)()
+	defer setTimeLimit(&ctx, createTimeout)()
 	if spec.Untrusted {
 		config.Healthcheck = &container.HealthConfig{Test: []string{"NONE"}}
 		// Set a limit only for this driver; the others have one, or write elsewhere.
@@ -305,28 +305,28 @@ func hostConfig(spec Spec) (*container.HostConfig, error) {
 }
 
 func (d *docker) Start(ctx context.Context, id string) error {
-	defer setTimeLimit(&ctx, 3*answerTime)()
+	defer setTimeLimit(&ctx, 3*engineAnswerTimeout)()
 	return engineError("start the container "+shortID(id), d.client.ContainerStart(ctx, id, container.StartOptions{}))
 }
 
 func (d *docker) Unpause(ctx context.Context, id string) error {
-	defer setTimeLimit(&ctx, answerTime)()
+	defer setTimeLimit(&ctx, engineAnswerTimeout)()
 	return engineError("unpause the container "+shortID(id), d.client.ContainerUnpause(ctx, id))
 }
 
 func (d *docker) Rename(ctx context.Context, id, name string) error {
-	defer setTimeLimit(&ctx, answerTime)()
+	defer setTimeLimit(&ctx, engineAnswerTimeout)()
 	return engineError("rename the container "+shortID(id), d.client.ContainerRename(ctx, id, name))
 }
 
 func (d *docker) Stop(ctx context.Context, id string, grace time.Duration) error {
-	defer setTimeLimit(&ctx, grace+2*answerTime)() // The engine itself may take 10 s longer than the grace period.
+	defer setTimeLimit(&ctx, grace+2*engineAnswerTimeout)() // The engine itself may take 10 s longer than the grace period.
 	seconds := int(grace.Seconds())
 	return engineError("stop the container "+shortID(id), d.client.ContainerStop(ctx, id, container.StopOptions{Timeout: &seconds}))
 }
 
 func (d *docker) Remove(ctx context.Context, id string) error {
-	defer setTimeLimit(&ctx, 3*answerTime)()
+	defer setTimeLimit(&ctx, 3*engineAnswerTimeout)()
 	for try := 1; ; try++ {
 		err := engineError("remove the container "+shortID(id), d.client.ContainerRemove(ctx, id, container.RemoveOptions{Force: true, RemoveVolumes: true}))
 		switch {
@@ -342,7 +342,7 @@ func (d *docker) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment
 	what := "run a command in the container " + shortID(id)
 	options := container.ExecOptions{AttachStdin: spec.Stdin, AttachStdout: true, AttachStderr: true, Cmd: spec.Argv, User: spec.User, WorkingDir: spec.Dir}
 	begin := ctx
-	defer setTimeLimit(&begin, answerTime)()
+	defer setTimeLimit(&begin, engineAnswerTimeout)()
 	made, err := d.client.ContainerExecCreate(begin, id, options)
 	if err != nil {
 		return nil, engineError(what, err)
@@ -362,13 +362,13 @@ type dockerExec struct {
 	once        sync.Once
 	unread      int    // Number of unread bytes in the current part of standard output.
 	outputStart []byte // Beginning of standard output, where an engine writes its own errors.
-	errorTail   textTail
+	errorTail   tailBuffer
 }
 
 func (a *dockerExec) Write(p []byte) (int, error) { return a.Conn.Write(p) }
 func (a *dockerExec) Close() error                { a.once.Do(a.HijackedResponse.Close); return nil }
 
-func (a *dockerExec) Said() string {
+func (a *dockerExec) ErrorText() string {
 	return strings.TrimSpace(a.errorTail.String() + " " + string(a.outputStart))
 }
 
@@ -392,7 +392,7 @@ func (a *dockerExec) Read(p []byte) (int, error) {
 }
 
 func (d *docker) CopyIn(ctx context.Context, id, dir string, tar io.Reader) error {
-	defer setTimeLimit(&ctx, 3*answerTime)()
+	defer setTimeLimit(&ctx, 3*engineAnswerTimeout)()
 	return engineError("copy into the container "+shortID(id), d.client.CopyToContainer(ctx, id, dir, tar, container.CopyToContainerOptions{}))
 }
 
@@ -418,7 +418,7 @@ func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]s
 		// The engine also returns names that contain the prefix elsewhere, so the loop below checks them.
 		filter.Add("name", prefix)
 	}
-	defer setTimeLimit(&ctx, answerTime)()
+	defer setTimeLimit(&ctx, engineAnswerTimeout)()
 	list, err := d.client.VolumeList(ctx, volume.ListOptions{Filters: filter})
 	if err != nil {
 		return nil, engineError("list volumes", err)
@@ -429,12 +429,12 @@ func (d *docker) Volumes(ctx context.Context, prefix string, labels map[string]s
 }
 
 func (d *docker) CreateVolume(ctx context.Context, name string, labels map[string]string) error {
-	defer setTimeLimit(&ctx, answerTime)()
+	defer setTimeLimit(&ctx, engineAnswerTimeout)()
 	_, err := d.client.VolumeCreate(ctx, volume.CreateOptions{Name: name, Labels: labels})
 	return engineError("make the volume "+name, err)
 }
 
 func (d *docker) RemoveVolume(ctx context.Context, name string) error {
-	defer setTimeLimit(&ctx, answerTime)()
+	defer setTimeLimit(&ctx, engineAnswerTimeout)()
 	return engineError("remove the volume "+name, d.client.VolumeRemove(ctx, name, false))
 }

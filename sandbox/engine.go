@@ -63,14 +63,14 @@ type FullEngine interface {
 }
 
 // Cluster is an engine whose containers run on several machines, such as Kubernetes. It adds a volume with the helper to each
-// container, and Gate returns the name of that volume. A file has the same inode on every machine, but its device number may
-// differ.
+// container, and GateVolume returns the name of that volume. A file has the same inode on every machine, but its device number
+// may differ.
 type Cluster interface {
 	FullEngine
 
 	// Self returns the container of this process. Its ID is empty if this process does not run in the cluster.
 	Self(ctx context.Context) (Container, error)
-	Gate() (volume string)
+	GateVolume() (volume string)
 }
 
 // Volume is a named volume of the engine.
@@ -84,8 +84,8 @@ type Volume struct {
 // Close closes the connection but does not end the command.
 type Attachment interface {
 	io.ReadWriteCloser
-	// Said returns the error text that the command or the engine has written. Call it after Read has failed.
-	Said() string
+	// ErrorText returns the error text that the command or the engine has written. Call it after Read has failed.
+	ErrorText() string
 }
 
 // Info describes an engine.

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-func sprint(v any) string { return fmt.Sprint(v) }
+func errorString(v any) string { return fmt.Sprint(v) }
 
 // TestFindEngine checks that the engine's address is found without running a docker command
 // (contract, 19.1).
@@ -96,9 +96,9 @@ func TestNobodyAnswers(t *testing.T) {
 // TestAnEngineThatHangsOverAContainer checks that a command fails in time if the engine never
 // answers about its container.
 func TestAnEngineThatHangsOverAContainer(t *testing.T) {
-	old := answerTime
-	answerTime = 50 * time.Millisecond
-	defer func() { answerTime = old }()
+	old := engineAnswerTimeout
+	engineAnswerTimeout = 50 * time.Millisecond
+	defer func() { engineAnswerTimeout = old }()
 	socket := t.TempDir() + "/hangs.sock"
 	l, err := net.Listen("unix", socket)
 	if err != nil {

@@ -21,17 +21,17 @@ const (
 	// killGrace is the time from SIGTERM to SIGKILL after the time limit or a cancellation.
 	killGrace = 2 * time.Second
 	// watchInterval is how often the connection of a running command is checked. If the helper has been silent for
-	// askEngineAfter, the check asks the engine for the reason.
+	// askEngineDelay, the check asks the engine for the reason.
 	watchInterval  = time.Second
-	askEngineAfter = 3 * time.Second
+	askEngineDelay = 3 * time.Second
 	// endTimeout is how long the helper may need to end a command's process tree, after the command's time limit and grace.
 	// After that, the connection is closed.
 	endTimeout = 8 * time.Second
 )
 
-// giveUpAfter is how long the helper may be silent in a running container before its command counts as lost. The time is
+// silenceTimeout is how long the helper may be silent in a running container before its command counts as lost. The time is
 // long, because the machine may only be busy.
-var giveUpAfter = 30 * time.Second
+var silenceTimeout = 30 * time.Second
 
 // Exit codes in a [Result] that come from the sandbox and not from the command.
 const (
@@ -50,7 +50,7 @@ func (s *Sandbox) Exec(ctx context.Context, req Request) (Result, error) {
 		return Result{}, err
 	}
 	begin := time.Now()
-	asksRoot := s.explainNoRoot(&req)
+	asksRoot := s.addNoRootHint(&req)
 	end, err := s.request(ctx, req, func() mux.Open { return s.openMessage(req, mux.OpRun) })
 	end.Code, end.OOM = shellExitCode(end), end.OOM && end.Signal == int(unix.SIGKILL)
 	res := Result{end, time.Since(begin)}
@@ -87,18 +87,18 @@ func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open
 		if err != nil {
 			return end, err
 		}
-		t := &attempt{sandbox: s, link: l, open: open(), request: req, start: time.Now()}
+		t := &requestAttempt{sandbox: s, link: l, open: open(), request: req, start: time.Now()}
 		end, err := t.run(ctx)
 		switch {
 		case err == nil:
 			return end, faultError(end)
-		case try == 0 && ctx.Err() == nil && (!t.sent() || req.Repeatable && !t.inputRead):
+		case try == 0 && ctx.Err() == nil && (!t.mayHaveBeenSent() || req.Repeatable && !t.inputRead):
 			s.dropLink(l)
-			if t.began() {
+			if t.hasBegun() {
 				s.endLeftovers(ctx, t, s.awaitSettled(ctx, l))
 			}
 			s.manager.opts.warn("a command is run again after: " + err.Error())
-		case !t.sent(), t.isTransfer() && (l.alive() || t.open.Op != mux.OpStart):
+		case !t.mayHaveBeenSent(), t.isTransfer() && (l.alive() || t.open.Op != mux.OpStart):
 			return end, err
 		default:
 			return end, s.lostError(ctx, t, err)
@@ -109,14 +109,14 @@ func (s *Sandbox) request(ctx context.Context, req Request, open func() mux.Open
 // needsRootTexts are parts of messages that programs print when they need root.
 var needsRootTexts = []string{"ermission denied", "peration not permitted", "re you root", "must be root", "superuser", "no new privileges"}
 
-// explainNoRoot prints Options.NoRootHint after a command that failed as if it needed root, once for each sandbox. It replaces
+// addNoRootHint prints Options.NoRootHint after a command that failed as if it needed root, once for each sandbox. It replaces
 // the writers of req to see the output. The caller calls ended with the exit code when the command has ended.
-func (s *Sandbox) explainNoRoot(req *Request) (ended func(code int)) {
+func (s *Sandbox) addNoRootHint(req *Request) (ended func(code int)) {
 	line := s.manager.opts.NoRootHint
 	if line == "" || req.TTY || s.noRootPrinted.Load() {
 		return func(int) {}
 	}
-	var out, errs textTail
+	var out, errs tailBuffer
 	to := cmp.Or(req.Stderr, req.Stdout, io.Discard)
 	req.Stdout = io.MultiWriter(cmp.Or(req.Stdout, io.Discard), &out)
 	if req.Stderr != nil {
@@ -143,10 +143,10 @@ func (r *Request) validate() error {
 	return nil
 }
 
-// attempt is one try to send a request to the helper and to wait for its end.
-type attempt struct {
+// requestAttempt is one try to send a request to the helper and to wait for its end.
+type requestAttempt struct {
 	sandbox *Sandbox
-	link    *link
+	link    *helperLink
 	open    mux.Open
 	request Request // The request with its streams.
 
@@ -156,18 +156,18 @@ type attempt struct {
 	silenceExplained bool
 }
 
-// sent reports whether the helper may have received the request.
-func (t *attempt) sent() bool { return t.channel != nil }
+// mayHaveBeenSent reports whether the helper may have received the request.
+func (t *requestAttempt) mayHaveBeenSent() bool { return t.channel != nil }
 
-func (t *attempt) began() bool { return t.channel != nil && t.channel.PID() > 0 }
+func (t *requestAttempt) hasBegun() bool { return t.channel != nil && t.channel.PID() > 0 }
 
 // isTransfer reports whether the request copies data or controls a background command. Unlike a command, such a request ends
 // at the first error of one of its streams.
-func (t *attempt) isTransfer() bool { return t.open.Op != mux.OpRun }
+func (t *requestAttempt) isTransfer() bool { return t.open.Op != mux.OpRun }
 
 // run sends the request and returns how it ended. An error means that the end is unknown, or that the helper has refused the
 // request.
-func (t *attempt) run(ctx context.Context) (mux.End, error) {
+func (t *requestAttempt) run(ctx context.Context) (mux.End, error) {
 	st, err := t.link.client.Open(t.open)
 	if err != nil {
 		return mux.End{}, err
@@ -234,14 +234,14 @@ func shellExitCode(end mux.End) int {
 // awaitEnd waits for the end of a request. Meanwhile it passes the input and the cancellation of ctx to the helper. An error
 // means that the end of the request is unknown. For a transfer, an error can also mean that its input could not be read, or that
 // ctx was canceled.
-func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
+func (t *requestAttempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 	var late <-chan time.Time
 	if timeout := cmp.Or(t.request.Timeout, t.sandbox.manager.opts.Timeout); timeout > 0 {
 		late = time.After(timeout + killGrace + endTimeout)
 	}
 	tick := time.Tick(watchInterval)
 	begun, cancelled := st.Begun(), ctx.Done()
-	kill := guard.Func("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.EncodeNumber(uint32(killGrace.Milliseconds()))) })
+	kill := guard.WrapFunc("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.EncodeNumber(uint32(killGrace.Milliseconds()))) })
 	unread := make(chan error, 1) // Receives an error of reading the input, which ends a transfer.
 	feed := func() {
 		st.FeedInput(t.request.Stdin, func(err error) bool {
@@ -290,17 +290,17 @@ func (t *attempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 
 // checkHelper asks the engine why the helper is silent, and returns an error if the command is lost. A paused container is
 // not an error, because its commands continue later.
-func (t *attempt) checkHelper(ctx context.Context) error {
+func (t *requestAttempt) checkHelper(ctx context.Context) error {
 	c := t.link.client
 	if c.SinceLastFrame() < watchInterval/2 {
 		return nil
 	}
 	c.Ping()
-	if c.SinceLastFrame() < askEngineAfter {
+	if c.SinceLastFrame() < askEngineDelay {
 		t.silenceExplained = false
 		return nil
 	}
-	now := t.sandbox.manager.askState(ctx, t.link.id)
+	now := t.sandbox.manager.inspectState(ctx, t.link.id)
 	first := !t.silenceExplained && now.State != ""
 	t.silenceExplained = t.silenceExplained || first
 	switch {
@@ -311,8 +311,8 @@ func (t *attempt) checkHelper(ctx context.Context) error {
 	case now.State != Running:
 		return errors.New(describeState(now))
 	// Ask the helper again, because the engine may have hung and so delayed this check.
-	case c.SinceLastFrame() > giveUpAfter && !c.Answers(watchInterval):
-		return fmt.Errorf("the helper has not answered for %v", giveUpAfter)
+	case c.SinceLastFrame() > silenceTimeout && !c.AnswersWithin(watchInterval):
+		return fmt.Errorf("the helper has not answered for %v", silenceTimeout)
 	case first:
 		other, err := t.sandbox.manager.connect(ctx, now)
 		if errors.Is(err, errFrozen) {

@@ -20,28 +20,28 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// fake is an in-memory engine that records its calls.
-type fake struct {
-	mu         sync.Mutex
-	calls      []string
-	containers []*Container
-	specs      []Spec
-	info       Info
-	image      Image
-	fail       map[string]error // Error of each call, by a prefix of the call; the longest matching prefix applies.
-	stall      string           // Prefix of the call that never returns.
-	mute       bool             // Whether the helper does not answer.
-	silent     bool             // Whether the helper only answers pings.
-	run        func(c *Container, stdout io.Writer) (int, error)
-	starting   func(c *Container, n int) // Called at the n-th start of a container.
-	next       int
+// fakeEngine is an in-memory engine that records its calls.
+type fakeEngine struct {
+	mu              sync.Mutex
+	calls           []string
+	containers      []*Container
+	specs           []Spec
+	info            Info
+	image           Image
+	failures        map[string]error // Error of each call, by a prefix of the call; the longest matching prefix applies.
+	stalledCall     string           // Prefix of the call that never returns.
+	helperMute      bool             // Whether the helper does not answer.
+	helperOnlyPings bool             // Whether the helper only answers pings.
+	runCommand      func(c *Container, stdout io.Writer) (int, error)
+	onStart         func(c *Container, n int) // Called at the n-th start of a container.
+	nextID          int
 }
 
 // gateMount is the helper's mount, which the service adds to each container.
-var gateMount = []Mount{{Type: "volume", Target: gate.Dir + "x"}}
+var gateMount = []Mount{{Type: "volume", Target: gate.DirPrefix + "x"}}
 
-func newFake(have ...Container) *fake {
-	f := &fake{fail: make(map[string]error)}
+func newFake(have ...Container) *fakeEngine {
+	f := &fakeEngine{failures: make(map[string]error)}
 	for _, c := range have {
 		if c.Labels == nil {
 			c.Labels = AgentLabels(Key{})
@@ -53,16 +53,16 @@ func newFake(have ...Container) *fake {
 }
 
 // record records a call, and returns the error that the test has set for the call.
-func (f *fake) record(ctx context.Context, format string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, answerTime) // The docker engine has the same time limit.
+func (f *fakeEngine) record(ctx context.Context, format string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, engineAnswerTimeout) // The docker engine has the same time limit.
 	defer cancel()
 	call := strings.TrimSpace(fmt.Sprintf(format, args...))
 	verb, _, _ := strings.Cut(call, " ")
 	f.mu.Lock()
 	f.calls = append(f.calls, call)
-	err, stall := f.fail[call], f.stall == verb
+	err, stall := f.failures[call], f.stalledCall == verb
 	if err == nil {
-		err = f.fail[verb]
+		err = f.failures[verb]
 	}
 	f.mu.Unlock()
 	for stall {
@@ -72,14 +72,14 @@ func (f *fake) record(ctx context.Context, format string, args ...any) error {
 		case <-time.After(time.Millisecond):
 		}
 		f.mu.Lock()
-		stall = f.stall == verb
+		stall = f.stalledCall == verb
 		f.mu.Unlock()
 	}
 	return err
 }
 
-// called returns the recorded calls whose first word is verb.
-func (f *fake) called(verb string) []string {
+// callsOf returns the recorded calls whose first word is verb.
+func (f *fakeEngine) callsOf(verb string) []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []string
@@ -91,7 +91,7 @@ func (f *fake) called(verb string) []string {
 	return out
 }
 
-func (f *fake) find(id string) *Container {
+func (f *fakeEngine) find(id string) *Container {
 	for _, c := range f.containers {
 		if c.ID == id || c.Name == id {
 			return c
@@ -100,29 +100,31 @@ func (f *fake) find(id string) *Container {
 	return nil
 }
 
-// set changes a container without an engine call.
-func (f *fake) set(id string, change func(*Container)) {
+// changeContainer changes a container without an engine call.
+func (f *fakeEngine) changeContainer(id string, change func(*Container)) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change(f.find(id))
 }
 
-// vanish removes a container without an engine call.
-func (f *fake) vanish(id string) {
+// removeContainer removes a container without an engine call.
+func (f *fakeEngine) removeContainer(id string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.containers = slices.DeleteFunc(f.containers, func(c *Container) bool { return c.ID == id })
 }
 
-func (f *fake) Info(ctx context.Context) (Info, error) { return f.info, f.record(ctx, "info") }
+func (f *fakeEngine) Info(ctx context.Context) (Info, error) { return f.info, f.record(ctx, "info") }
 
-func (f *fake) Image(ctx context.Context, ref string) (Image, error) {
+func (f *fakeEngine) Image(ctx context.Context, ref string) (Image, error) {
 	return f.image, f.record(ctx, "image %s", ref)
 }
 
-func (f *fake) Pull(ctx context.Context, ref string) error { return f.record(ctx, "pull %s", ref) }
+func (f *fakeEngine) Pull(ctx context.Context, ref string) error {
+	return f.record(ctx, "pull %s", ref)
+}
 
-func (f *fake) List(ctx context.Context, labels map[string]string) ([]Container, error) {
+func (f *fakeEngine) List(ctx context.Context, labels map[string]string) ([]Container, error) {
 	var words []string
 	for _, name := range slices.Sorted(maps.Keys(labels)) {
 		words = append(words, name+"="+labels[name])
@@ -145,7 +147,7 @@ func (f *fake) List(ctx context.Context, labels map[string]string) ([]Container,
 	return out, nil
 }
 
-func (f *fake) Inspect(ctx context.Context, id string) (Container, error) {
+func (f *fakeEngine) Inspect(ctx context.Context, id string) (Container, error) {
 	if err := f.record(ctx, "inspect %s", id); err != nil {
 		return Container{}, err
 	}
@@ -157,24 +159,24 @@ func (f *fake) Inspect(ctx context.Context, id string) (Container, error) {
 	return Container{}, fmt.Errorf("cannot inspect %s: %w", id, ErrGone)
 }
 
-func (f *fake) Create(ctx context.Context, spec Spec) (string, error) {
+func (f *fakeEngine) Create(ctx context.Context, spec Spec) (string, error) {
 	if err := f.record(ctx, "create %s", spec.Name); err != nil {
 		return "", err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.find(spec.Name) != nil {
-		return "", fmt.Errorf("cannot create %s: %w", spec.Name, ErrTaken)
+		return "", fmt.Errorf("cannot create %s: %w", spec.Name, ErrNameTaken)
 	}
-	f.next++
-	id := fmt.Sprintf("new%d", f.next)
+	f.nextID++
+	id := fmt.Sprintf("new%d", f.nextID)
 	f.containers = append(f.containers, &Container{ID: id, Name: spec.Name, Image: spec.Image, Labels: spec.Labels, State: Created, Created: time.Now(), Mounts: gateMount})
 	f.specs = append(f.specs, spec)
 	return id, nil
 }
 
 // setState records a call and sets the state of the container.
-func (f *fake) setState(ctx context.Context, verb, id string, state State) error {
+func (f *fakeEngine) setState(ctx context.Context, verb, id string, state State) error {
 	if err := f.record(ctx, "%s %s", verb, id); err != nil {
 		return err
 	}
@@ -188,37 +190,39 @@ func (f *fake) setState(ctx context.Context, verb, id string, state State) error
 	return nil
 }
 
-func (f *fake) Start(ctx context.Context, id string) error {
-	if f.starting != nil {
-		n := len(f.called("start")) + 1
-		f.set(id, func(c *Container) { f.starting(c, n) })
+func (f *fakeEngine) Start(ctx context.Context, id string) error {
+	if f.onStart != nil {
+		n := len(f.callsOf("start")) + 1
+		f.changeContainer(id, func(c *Container) { f.onStart(c, n) })
 	}
 	return f.setState(ctx, "start", id, Running)
 }
 
-func (f *fake) Unpause(ctx context.Context, id string) error {
+func (f *fakeEngine) Unpause(ctx context.Context, id string) error {
 	return f.setState(ctx, "unpause", id, Running)
 }
 
-func (f *fake) Rename(ctx context.Context, id, name string) error {
+func (f *fakeEngine) Rename(ctx context.Context, id, name string) error {
 	return f.record(ctx, "rename %s %s", id, name)
 }
 
-func (f *fake) Volumes(context.Context, string, map[string]string) ([]Volume, error) { return nil, nil }
+func (f *fakeEngine) Volumes(context.Context, string, map[string]string) ([]Volume, error) {
+	return nil, nil
+}
 
-func (f *fake) CreateVolume(ctx context.Context, name string, _ map[string]string) error {
+func (f *fakeEngine) CreateVolume(ctx context.Context, name string, _ map[string]string) error {
 	return f.record(ctx, "volume %s", name)
 }
 
-func (f *fake) RemoveVolume(ctx context.Context, name string) error {
+func (f *fakeEngine) RemoveVolume(ctx context.Context, name string) error {
 	return f.record(ctx, "rmvolume %s", name)
 }
 
-func (f *fake) Stop(ctx context.Context, id string, _ time.Duration) error {
+func (f *fakeEngine) Stop(ctx context.Context, id string, _ time.Duration) error {
 	return f.setState(ctx, "stop", id, Exited)
 }
 
-func (f *fake) Remove(ctx context.Context, id string) error {
+func (f *fakeEngine) Remove(ctx context.Context, id string) error {
 	if err := f.record(ctx, "remove %s", id); err != nil {
 		return err
 	}
@@ -228,7 +232,7 @@ func (f *fake) Remove(ctx context.Context, id string) error {
 	return nil
 }
 
-func (f *fake) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
+func (f *fakeEngine) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, error) {
 	if err := f.record(ctx, "exec %s %s", id, strings.Join(spec.Argv, " ")); err != nil {
 		return nil, err
 	}
@@ -247,28 +251,28 @@ func (f *fake) Exec(ctx context.Context, id string, spec ExecSpec) (Attachment, 
 	return e, nil
 }
 
-func (f *fake) CopyIn(ctx context.Context, id, dir string, _ io.Reader) error {
+func (f *fakeEngine) CopyIn(ctx context.Context, id, dir string, _ io.Reader) error {
 	return f.record(ctx, "copyin %s %s", id, dir)
 }
 
-func (f *fake) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
+func (f *fakeEngine) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
 	return nil, errors.New("not here")
 }
 
-func (f *fake) Logs(context.Context, string, bool, io.Writer, io.Writer) error { return nil }
-func (f *fake) Watch(context.Context, map[string]string, func(), func()) error { return nil }
-func (f *fake) Close() error                                                   { return nil }
+func (f *fakeEngine) Logs(context.Context, string, bool, io.Writer, io.Writer) error { return nil }
+func (f *fakeEngine) Watch(context.Context, map[string]string, func(), func()) error { return nil }
+func (f *fakeEngine) Close() error                                                   { return nil }
 
 // fakeExec imitates the helper, reached through an exec. The function fake.run decides what a
 // command does.
 type fakeExec struct {
 	net.Conn
 	remoteConn net.Conn
-	f          *fake
-	c          *Container
+	engine     *fakeEngine
+	container  *Container
 }
 
-func (e *fakeExec) Said() string { return "" }
+func (e *fakeExec) ErrorText() string { return "" }
 
 func (e *fakeExec) serve() {
 	defer e.remoteConn.Close()
@@ -280,14 +284,14 @@ func (e *fakeExec) serve() {
 		}
 		switch f.Kind {
 		case mux.KindHello:
-			_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version, ID: e.c.ID})
+			_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version, ID: e.container.ID})
 		case mux.KindPing:
-			if !e.lives() {
+			if !e.isRunning() {
 				return
 			}
-			e.f.mu.Lock()
-			mute := e.f.mute
-			e.f.mu.Unlock()
+			e.engine.mu.Lock()
+			mute := e.engine.helperMute
+			e.engine.mu.Unlock()
 			if !mute {
 				_ = w.Write(mux.KindPong, 0, nil)
 			}
@@ -301,31 +305,31 @@ func (e *fakeExec) serve() {
 	}
 }
 
-func (e *fakeExec) lives() bool {
-	e.f.mu.Lock()
-	defer e.f.mu.Unlock()
-	now := e.f.find(e.c.ID)
+func (e *fakeExec) isRunning() bool {
+	e.engine.mu.Lock()
+	defer e.engine.mu.Unlock()
+	now := e.engine.find(e.container.ID)
 	return now != nil && now.State == Running
 }
 
 // run runs one command. If the container has ended during the command, no end frame is sent.
 func (e *fakeExec) run(w *mux.Writer, channel uint32, open mux.Open) {
-	if e.f.silent {
+	if e.engine.helperOnlyPings {
 		return
 	}
 	if open.Op == mux.OpJobs || open.Op == mux.OpKillLeftovers {
 		_ = w.WriteJSON(mux.KindEnd, channel, mux.End{})
 		return
 	}
-	_ = e.f.record(context.Background(), "run %s", open.Command+strings.Join(open.Argv, " "))
+	_ = e.engine.record(context.Background(), "run %s", open.Command+strings.Join(open.Argv, " "))
 	_ = w.Write(mux.KindBegun, channel, mux.EncodeNumber(7))
 	var out bytes.Buffer
 	code, err := 0, error(nil)
-	if e.f.run != nil {
-		code, err = e.f.run(e.c, &out)
+	if e.engine.runCommand != nil {
+		code, err = e.engine.runCommand(e.container, &out)
 	}
 	_ = w.Write(mux.KindOutput, channel, out.Bytes())
-	if !e.lives() || err != nil {
+	if !e.isRunning() || err != nil {
 		_ = e.remoteConn.Close()
 		return
 	}
@@ -345,7 +349,7 @@ func fakeOptions(t *testing.T) Options {
 	return o
 }
 
-func fakeManager(t *testing.T, f *fake, change func(*Options)) *Manager {
+func fakeManager(t *testing.T, f *fakeEngine, change func(*Options)) *Manager {
 	t.Helper()
 	o := fakeOptions(t)
 	if change != nil {
@@ -368,9 +372,9 @@ func mustOpen(t *testing.T, m *Manager, key Key) *Sandbox {
 	return s
 }
 
-func (f *fake) wantCalls(t *testing.T, verb string, n int) {
+func (f *fakeEngine) wantCalls(t *testing.T, verb string, n int) {
 	t.Helper()
-	if got := f.called(verb); len(got) != n {
+	if got := f.callsOf(verb); len(got) != n {
 		t.Errorf("%d calls of %s, want %d: %q", len(got), verb, n, f.calls)
 	}
 }
@@ -394,7 +398,7 @@ func (w *warnings) contain(part string) bool {
 }
 
 func removeSandboxes(ctx context.Context, m *Manager, key Key) error {
-	list, err := m.engine.List(ctx, AgentLabels(m.Key(key)))
+	list, err := m.engine.List(ctx, AgentLabels(m.WithDefaults(key)))
 	for _, c := range list {
 		err = errors.Join(err, m.engine.Remove(ctx, c.ID))
 	}

@@ -24,7 +24,7 @@ func (s *Spec) ApplyFlags(args []string) (rest []string, err error) {
 	if err := f.Parse(args); err != nil {
 		return nil, fmt.Errorf("cannot use the flags of docker run: %w", err)
 	}
-	s.Env = append(s.Env, Assignments(Environment(env, OwnEnvironment(env)))...)
+	s.Env = append(s.Env, SortedAssignments(FlagVariables(env, InheritedVariables(env)))...)
 	return f.Args(), nil
 }
 

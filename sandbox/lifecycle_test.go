@@ -63,7 +63,7 @@ func TestReuse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(c.have...)
 			if c.fail != "" {
-				f.fail[c.fail] = errFake
+				f.failures[c.fail] = errFake
 			}
 			s := mustOpen(t, fakeManager(t, f, nil), Key{})
 			if s.ID() != c.id {
@@ -100,7 +100,7 @@ func TestReuse(t *testing.T) {
 	})
 	t.Run("an engine that doesn't answer", func(t *testing.T) {
 		f := newFake()
-		f.fail["list"] = fmt.Errorf("cannot list: %w", ErrNoEngine)
+		f.failures["list"] = fmt.Errorf("cannot list: %w", ErrNoEngine)
 		if _, err := fakeManager(t, f, nil).Open(t.Context(), Key{}); !errors.Is(err, ErrNoEngine) {
 			t.Error(err)
 		}
@@ -113,12 +113,12 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 	for _, at := range []string{"create", "start"} {
 		t.Run(at, func(t *testing.T) {
 			f := newFake()
-			f.fail[at] = errFake
+			f.failures[at] = errFake
 			m := fakeManager(t, f, nil)
 			if _, err := m.Open(t.Context(), Key{}); !errors.Is(err, errFake) {
 				t.Errorf("the error is %v", err)
 			}
-			removed := f.called("remove")
+			removed := f.callsOf("remove")
 			if at == "start" && fmt.Sprint(removed) != "[remove new1]" || len(f.containers) != 0 {
 				t.Errorf("removed: %q; left: %d", removed, len(f.containers))
 			}
@@ -128,15 +128,15 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 		})
 	}
 	t.Run("a container that the engine made before its error", func(t *testing.T) {
-		m, name := managerWithNamed(t, Created)
+		m, name := managerWithContainer(t, Created)
 		if _, err := m.MakeContainer(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) {
 			t.Errorf("the error is %v", err)
 		}
-		m.engine.(*fake).wantCalls(t, "remove", 1)
+		m.engine.(*fakeEngine).wantCalls(t, "remove", 1)
 	})
 	t.Run("an image that isn't there is fetched", func(t *testing.T) {
 		f := newFake()
-		f.fail["create"] = ErrNoImage
+		f.failures["create"] = ErrNoImage
 		_, err := fakeManager(t, f, nil).Open(t.Context(), Key{})
 		f.wantCalls(t, "pull", 1)
 		f.wantCalls(t, "create", 2)
@@ -146,13 +146,13 @@ func TestFailedRunLeavesNothing(t *testing.T) {
 	})
 }
 
-// managerWithNamed returns a manager and the name of an existing container. The engine fails each
+// managerWithContainer returns a manager and the name of an existing container. The engine fails each
 // list and each creation.
-func managerWithNamed(t *testing.T, state State) (m *Manager, name string) {
+func managerWithContainer(t *testing.T, state State) (m *Manager, name string) {
 	f := newFake(Container{ID: "old", State: state})
 	m = fakeManager(t, f, nil)
 	name = m.containerName(AgentLabels(Key{}))
-	f.containers[0].Name, f.fail["list"], f.fail["create"] = name, errFake, errFake
+	f.containers[0].Name, f.failures["list"], f.failures["create"] = name, errFake, errFake
 	return m, name
 }
 
@@ -160,14 +160,14 @@ func managerWithNamed(t *testing.T, state State) (m *Manager, name string) {
 // engine that fails for a moment, for example because its disk is full.
 func TestASandboxWasRemovedBecauseAnotherCouldNotBeMade(t *testing.T) {
 	for _, state := range []State{Running, Exited, Paused} {
-		m, name := managerWithNamed(t, state)
+		m, name := managerWithContainer(t, state)
 		if _, err := m.Open(t.Context(), Key{}); !errors.Is(err, errFake) {
 			t.Errorf("the error is %v", err)
 		}
 		if _, err := m.MakeContainer(t.Context(), Spec{Name: name}); !errors.Is(err, errFake) { // docker run --name creates a sandbox with this call.
 			t.Errorf("the error is %v", err)
 		}
-		m.engine.(*fake).wantCalls(t, "remove", 0)
+		m.engine.(*fakeEngine).wantCalls(t, "remove", 0)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestAContainerInUse(t *testing.T) {
 	f := newFake()
 	m := fakeManager(t, f, nil)
 	s := mustOpen(t, m, Key{})
-	f.run = func(c *Container, _ io.Writer) (int, error) {
+	f.runCommand = func(c *Container, _ io.Writer) (int, error) {
 		if age := time.Since(m.LastUse(c.ID)); age > time.Minute {
 			t.Errorf("while its command runs it is unused for %v", age)
 		}
@@ -281,7 +281,7 @@ func TestReaper(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			f := newFake(c.have...)
 			if c.fail != "" {
-				f.fail[c.fail] = errFake
+				f.failures[c.fail] = errFake
 			}
 			got, _, err := fakeManager(t, f, coder).Sweep(t.Context(), SweepOptions{MaxAge: 600 * time.Second})
 			n := 0
@@ -293,7 +293,7 @@ func TestReaper(t *testing.T) {
 			if n != c.reaped || (err != nil) != (c.fail == "list") {
 				t.Errorf("%d reaped, want %d; %v; %v", n, c.reaped, got, err)
 			}
-			if len(c.have) == 3 && len(f.called("remove")) != 3-map[bool]int{true: 1}[strings.HasPrefix(c.fail, "inspect")] {
+			if len(c.have) == 3 && len(f.callsOf("remove")) != 3-map[bool]int{true: 1}[strings.HasPrefix(c.fail, "inspect")] {
 				t.Errorf("not all are tried: %q", f.calls)
 			}
 		})
@@ -301,13 +301,13 @@ func TestReaper(t *testing.T) {
 	t.Run("profile filter", func(t *testing.T) {
 		f := newFake(old("a"))
 		got, _, _ := fakeManager(t, f, nil).Sweep(t.Context(), SweepOptions{Profile: "writer"})
-		if len(got) != 0 || f.called("list")[0] != "list hermes-agent=1 hermes-profile=writer" {
+		if len(got) != 0 || f.callsOf("list")[0] != "list hermes-agent=1 hermes-profile=writer" {
 			t.Errorf("%v: %q", got, f.calls)
 		}
 	})
 	t.Run("the age is that of the idle window", func(t *testing.T) {
 		for lifetime, age := range map[time.Duration]time.Duration{300 * time.Second: 600 * time.Second, 0: 120 * time.Second, 10 * time.Second: 120 * time.Second} {
-			if got := OrphanAge(lifetime); got != age {
+			if got := MinOrphanAge(lifetime); got != age {
 				t.Errorf("%v: %v, want %v", lifetime, got, age)
 			}
 		}
@@ -320,7 +320,7 @@ func TestReaper(t *testing.T) {
 		if want := young.Finished.Add(time.Hour); err != nil || !next.Equal(want) {
 			t.Errorf("%v and not %v; %v", next, want, err)
 		}
-		f.vanish("a")
+		f.removeContainer("a")
 		if _, next, err = fakeManager(t, f, coder).Sweep(t.Context(), SweepOptions{MaxAge: time.Hour}); err != nil || !next.IsZero() {
 			t.Errorf("with a running one alone: %v, %v", next, err)
 		}
@@ -331,7 +331,7 @@ func TestReaper(t *testing.T) {
 		for i := range 3 {
 			mustOpen(t, m, Key{Task: fmt.Sprint(i)})
 		}
-		if got := f.called("list"); len(got) != 4 || got[0] != "list hermes-agent=1 hermes-profile=coder" { // The sweep lists once, and each Open lists once.
+		if got := f.callsOf("list"); len(got) != 4 || got[0] != "list hermes-agent=1 hermes-profile=coder" { // The sweep lists once, and each Open lists once.
 			t.Errorf("%q", got)
 		}
 	})
@@ -346,7 +346,7 @@ func TestReaper(t *testing.T) {
 	})
 	t.Run("a sweep that fails keeps nobody from working", func(t *testing.T) {
 		f := newFake()
-		f.fail["list"] = errFake
+		f.failures["list"] = errFake
 		mustOpen(t, fakeManager(t, f, func(o *Options) { o.SweepOrphans = true }), Key{})
 	})
 	t.Run("another volume's is left alone", func(t *testing.T) {
@@ -420,7 +420,7 @@ func TestAHelperThatOnlyAnsweredPingsHeldItsCaller(t *testing.T) {
 		f := newFake()
 		m := fakeManager(t, f, nil)
 		s := mustOpen(t, m, Key{})
-		f.silent = true
+		f.helperOnlyPings = true
 		begin := time.Now()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()

@@ -24,17 +24,17 @@ const (
 	ExecAttached = "attached" // commands run over one exec of the engine, which carries all commands of this process
 )
 
-// link is a connection to the helper in a sandbox's container. reason says why the mode is not ExecDirect.
-type link struct {
+// helperLink is a connection to the helper in a sandbox's container. reason says why the mode is not ExecDirect.
+type helperLink struct {
 	mode, reason string
 	id           string // ID of the container.
 	client       *mux.Client
 }
 
 // alive reports whether the link can still be used.
-func (l *link) alive() bool { return l != nil && l.client.Err() == nil }
+func (l *helperLink) alive() bool { return l != nil && l.client.Err() == nil }
 
-func (l *link) close() {
+func (l *helperLink) close() {
 	if l != nil {
 		l.client.Close()
 	}
@@ -48,7 +48,7 @@ const helperAnswerTime = 250 * time.Millisecond
 // container if it runs. A paused container is an error, and so is an adopted container that is not
 // running. Any other container is started or recreated. If several callers need a new link, one
 // makes it while the others wait.
-func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
+func (s *Sandbox) ensureLink(ctx context.Context) (*helperLink, error) {
 	l, err := s.currentLink()
 	if err != nil {
 		return nil, err
@@ -76,7 +76,7 @@ func (s *Sandbox) ensureLink(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-func (s *Sandbox) currentLink() (*link, error) {
+func (s *Sandbox) currentLink() (*helperLink, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -87,30 +87,30 @@ func (s *Sandbox) currentLink() (*link, error) {
 
 // checkAnswer waits for an answer of the helper. If none comes, it asks the engine about the container. It returns an error
 // if the container is paused, or if the engine does not answer either.
-func (s *Sandbox) checkAnswer(ctx context.Context, l *link) error {
-	if !l.alive() || l.client.Answers(helperAnswerTime) {
+func (s *Sandbox) checkAnswer(ctx context.Context, l *helperLink) error {
+	if !l.alive() || l.client.AnswersWithin(helperAnswerTime) {
 		return nil
 	}
-	switch now := s.manager.askState(ctx, l.id); {
+	switch now := s.manager.inspectState(ctx, l.id); {
 	case now.State == Paused:
 		return &StateError{now}
 	// The engine may not answer because it waits for a container that it could not freeze.
-	case now.State == "" && l.client.SinceLastFrame() > answerTime:
+	case now.State == "" && l.client.SinceLastFrame() > engineAnswerTimeout:
 		return fmt.Errorf("cannot run a command in the container %s: the helper does not answer, and %w", shortID(l.id), ErrNoEngine)
 	}
 	return nil // The machine may only be busy. A running command notices a lost helper by itself.
 }
 
-// settleTime is how long the engine may need to notice that a container is ending. The helper's connection breaks earlier.
-const settleTime = 10 * time.Second
+// settleTimeout is how long the engine may need to notice that a container is ending. The helper's connection breaks earlier.
+const settleTimeout = 10 * time.Second
 
 // reconnect connects to the helper. If necessary, it first makes the container run. It tries again for some time, because the
 // engine may still report a container as running that is just ending.
-func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
-	limit := time.Now().Add(settleTime)
+func (s *Sandbox) reconnect(ctx context.Context) (*helperLink, error) {
+	limit := time.Now().Add(settleTimeout)
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
 		l, err := s.reconnectOnce(ctx)
-		if err == nil || !errors.Is(err, errEnding) || time.Now().After(limit) {
+		if err == nil || !errors.Is(err, errContainerEnding) || time.Now().After(limit) {
 			return l, err
 		}
 		if !pause.For(ctx, wait) {
@@ -119,10 +119,10 @@ func (s *Sandbox) reconnect(ctx context.Context) (*link, error) {
 	}
 }
 
-// errEnding means that the container is just ending, and that the caller should try again a moment later.
-var errEnding = errors.New("the container is just ending")
+// errContainerEnding means that the container is just ending, and that the caller should try again a moment later.
+var errContainerEnding = errors.New("the container is just ending")
 
-func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
+func (s *Sandbox) reconnectOnce(ctx context.Context) (*helperLink, error) {
 	id, name := s.idAndName()
 	// If the helper answers, the container runs, and the engine need not be asked.
 	if l := s.manager.dialDirect(id, name, helperAnswerTime); l != nil {
@@ -154,11 +154,11 @@ func (s *Sandbox) reconnectOnce(ctx context.Context) (*link, error) {
 // dialDirect connects to the helper's socket in a container's directory on the volume. It returns nil if the helper does not
 // answer within limit. A process in the container can replace the socket's file by a link, so dialDirect follows no links and
 // accepts only a socket.
-func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
+func (m *Manager) dialDirect(id, name string, limit time.Duration) *helperLink {
 	if name == "" || strings.Contains(name, "/") {
 		return nil
 	}
-	fd, err := m.store.dir.Connect(filepath.Join(runDir, name, mux.Socket))
+	fd, err := m.store.dir.ConnectSocket(filepath.Join(runDir, name, mux.Socket))
 	if err != nil {
 		return nil
 	}
@@ -175,14 +175,14 @@ func (m *Manager) dialDirect(id, name string, limit time.Duration) *link {
 		return nil
 	}
 	_ = conn.SetDeadline(time.Time{})
-	return &link{mode: ExecDirect, id: id, client: c}
+	return &helperLink{mode: ExecDirect, id: id, client: c}
 }
 
 // helloTimeout is how long the helper may take for the first message.
 const helloTimeout = 2 * time.Second
 
 // connect connects to the helper in a running container, and starts the helper if necessary. It prefers a direct connection.
-func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
+func (m *Manager) connect(ctx context.Context, c Container) (*helperLink, error) {
 	if m.helperError != nil {
 		return nil, fmt.Errorf("cannot run commands in the container %s: %w", shortID(c.ID), m.helperError)
 	}
@@ -200,22 +200,22 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	}
 	client, err := m.connectAttached(ctx, c)
 	if err == nil {
-		return &link{mode: ExecAttached, reason: reason, id: c.ID, client: client}, nil
+		return &helperLink{mode: ExecAttached, reason: reason, id: c.ID, client: client}, nil
 	}
 	switch {
 	case ctx.Err() != nil, errors.Is(err, ErrNoEngine):
 		return nil, err
 	case errors.Is(err, errFrozen):
-		if now := m.askState(ctx, c.ID); now.State == Paused {
+		if now := m.inspectState(ctx, c.ID); now.State == Paused {
 			err = &StateError{now}
 		}
 		return nil, err
 	case errors.Is(err, ErrGone):
-		return nil, fmt.Errorf("%w: %w", errEnding, err)
+		return nil, fmt.Errorf("%w: %w", errContainerEnding, err)
 	}
 	for range 10 { // A start of the helper fails while the container is ending, so try several times.
-		if now := m.askState(ctx, c.ID); now.State != Running {
-			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", shortID(c.ID), describeState(now), errEnding, ErrGone)
+		if now := m.inspectState(ctx, c.ID); now.State != Running {
+			return nil, fmt.Errorf("cannot use the container %s: %s: %w: %w", shortID(c.ID), describeState(now), errContainerEnding, ErrGone)
 		}
 		if !pause.For(ctx, 50*time.Millisecond) {
 			return nil, context.Cause(ctx)
@@ -224,28 +224,28 @@ func (m *Manager) connect(ctx context.Context, c Container) (*link, error) {
 	return nil, fmt.Errorf("cannot run commands in the container %s, in which hinit-sandbox-helper can't be started: %w", shortID(c.ID), err)
 }
 
-// listenTime is how long a helper may take from its start until it listens.
-const listenTime = 5 * time.Second
+// listenTimeout is how long a helper may take from its start until it listens.
+const listenTimeout = 5 * time.Second
 
 // connectDirect starts the helper from its mount and connects to its socket. The exec that starts the helper has no input, so
 // it ends as soon as the helper listens.
-func (m *Manager) connectDirect(ctx context.Context, c Container) (*link, error) {
+func (m *Manager) connectDirect(ctx context.Context, c Container) (*helperLink, error) {
 	if l := m.dialDirect(c.ID, c.Name, helloTimeout); l != nil {
 		return l, nil
 	}
-	defer setTimeLimit(&ctx, listenTime)()
+	defer setTimeLimit(&ctx, listenTimeout)()
 	relay, err := m.engine.Exec(ctx, c.ID, c.AttachSpec(mux.ToolsDir+"/"+helperName, false))
 	if err != nil {
 		return nil, err
 	}
-	crashPoint("helper")
+	reachCrashPoint("helper")
 	defer context.AfterFunc(ctx, func() { _ = relay.Close() })()
 	_, _ = io.Copy(io.Discard, relay)
 	_ = relay.Close()
 	if l := m.dialDirect(c.ID, c.Name, helloTimeout); l != nil {
 		return l, nil
 	}
-	return nil, fmt.Errorf("the socket that the container shares with this machine can't be reached %s", relay.Said())
+	return nil, fmt.Errorf("the socket that the container shares with this machine can't be reached %s", relay.ErrorText())
 }
 
 // connectAttached connects through an exec of the engine. If the container doesn't mount the helper, it copies the helper into
@@ -254,8 +254,8 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	err = errors.New("the helper is not mounted there")
 	for _, mount := range c.Mounts {
 		path := mount.Target + "/" + helperName
-		if mount.Type == "volume" && strings.HasPrefix(mount.Target, gate.Dir) {
-			path = mount.Target + "/" + gate.Name // The gate program is the same file as the helper.
+		if mount.Type == "volume" && strings.HasPrefix(mount.Target, gate.DirPrefix) {
+			path = mount.Target + "/" + gate.ProgramName // The gate program is the same file as the helper.
 		} else if mount.Target != mux.ToolsDir {
 			continue
 		}
@@ -270,7 +270,7 @@ func (m *Manager) connectAttached(ctx context.Context, c Container) (client *mux
 	if err != nil {
 		return nil, err
 	}
-	client, err = m.attach(ctx, c, "/"+copiedPrefix+hash)
+	client, err = m.attach(ctx, c, "/"+copiedHelperPrefix+hash)
 	if err == nil || !isHelperMissing(err) {
 		return client, err
 	}
@@ -289,8 +289,8 @@ func isHelperMissing(err error) bool {
 	return strings.Contains(text, "no such file") || strings.Contains(text, "not found")
 }
 
-// copiedPrefix is the beginning of the file name of a helper that was copied to a container's root directory.
-const copiedPrefix = ".hinit-sandbox-"
+// copiedHelperPrefix is the beginning of the file name of a helper that was copied to a container's root directory.
+const copiedHelperPrefix = ".hinit-sandbox-"
 
 // copyHelper copies the helper into a container, if possible before its first start. To copy, an engine mounts all of the
 // container's mounts again. A running container would notice when they are unmounted.
@@ -299,11 +299,11 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 	if err != nil {
 		return "", err
 	}
-	file, err := archive.OneFile(copiedPrefix+hash, 0o755, program)
+	file, err := archive.OneFile(copiedHelperPrefix+hash, 0o755, program)
 	if err != nil {
 		return "", err
 	}
-	return "/" + copiedPrefix + hash, m.engine.CopyIn(ctx, id, "/", file)
+	return "/" + copiedHelperPrefix + hash, m.engine.CopyIn(ctx, id, "/", file)
 }
 
 // AttachSpec returns the command that starts the helper at path as a relay. It runs in the root directory, and the helper
@@ -311,7 +311,7 @@ func (m *Manager) copyHelper(ctx context.Context, id string) (path string, err e
 // can't. If that helper was not copied, the command runs in the container's directory.
 func (c Container) AttachSpec(path string, stdin bool) ExecSpec {
 	argv := []string{path, "attach", c.ID}
-	if c.Labels[LabelDir] == "" && !strings.HasPrefix(path, "/"+copiedPrefix) {
+	if c.Labels[LabelDir] == "" && !strings.HasPrefix(path, "/"+copiedHelperPrefix) {
 		return ExecSpec{Argv: argv, Stdin: stdin}
 	}
 	return ExecSpec{Argv: append(argv, c.Dir), Dir: "/", Stdin: stdin}
@@ -324,7 +324,7 @@ func (m *Manager) attach(ctx context.Context, to Container, path string) (*mux.C
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, listenTime+helloTimeout, errors.New("the helper does not answer"))
+	ctx, cancel := context.WithTimeoutCause(ctx, listenTimeout+helloTimeout, errors.New("the helper does not answer"))
 	defer cancel()
 	inTime := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	c, err := mux.NewClient(conn, id)
@@ -335,7 +335,7 @@ func (m *Manager) attach(ctx context.Context, to Container, path string) (*mux.C
 		return c, nil
 	}
 	_ = conn.Close()
-	text := conn.Said()
+	text := conn.ErrorText()
 	// The engine believes that the container runs, but the runtime sees that it is frozen.
 	if strings.Contains(text, "paused container") {
 		return nil, fmt.Errorf("cannot run a command in the container %s: %w; start it again with: docker restart %[1]s", shortID(id), errFrozen)
@@ -346,14 +346,14 @@ func (m *Manager) attach(ctx context.Context, to Container, path string) (*mux.C
 	return nil, err
 }
 
-// textTail keeps the last 2 KiB of the text that is written to it, for an error message.
-type textTail []byte
+// tailBuffer keeps the last 2 KiB of the text that is written to it, for an error message.
+type tailBuffer []byte
 
-func (t *textTail) Write(p []byte) (int, error) {
+func (t *tailBuffer) Write(p []byte) (int, error) {
 	const most = 2 << 10
 	*t = append(*t, p[max(0, len(p)-most):]...)
 	*t = (*t)[max(0, len(*t)-most):]
 	return len(p), nil
 }
 
-func (t *textTail) String() string { return strings.TrimSpace(string(*t)) }
+func (t *tailBuffer) String() string { return strings.TrimSpace(string(*t)) }

@@ -57,15 +57,15 @@ func NewManager(engine Engine, opts Options) (*Manager, error) {
 // Engine returns the engine of the sandboxes.
 func (m *Manager) Engine() Engine { return m.engine }
 
-// Key returns a copy of key with the defaults in place of empty fields.
-func (m *Manager) Key(key Key) Key {
+// WithDefaults returns a copy of key with the defaults in place of empty fields.
+func (m *Manager) WithDefaults(key Key) Key {
 	return Key{cmp.Or(key.Task, "default"), cmp.Or(key.Profile, m.opts.Profile)}
 }
 
 // Open returns the sandbox for a key. It finds, starts or makes the container. All callers with the same key get the same
 // sandbox. If Options.SweepOrphans is set, the first call also removes orphaned containers.
 func (m *Manager) Open(ctx context.Context, key Key) (*Sandbox, error) {
-	key = m.Key(key)
+	key = m.WithDefaults(key)
 	if m.opts.SweepOrphans { // Ignore errors of the sweep, which must not prevent work.
 		m.sweepOnce.Do(func() { _, _, _ = m.Sweep(ctx, SweepOptions{Profile: key.Profile}) })
 	}
@@ -109,7 +109,7 @@ func (m *Manager) Adopt(ctx context.Context, ref string) (*Sandbox, error) {
 	if s != nil {
 		return s, nil
 	}
-	var l *link
+	var l *helperLink
 	c, found := m.store.findByID(ref)
 	if found {
 		// If the helper answers, the container runs, and the engine need not be asked.
@@ -170,7 +170,7 @@ func (m *Manager) ContainerSpec(ctx context.Context, key Key) (Spec, error) {
 		info, err := m.engine.Info(ctx)
 		limitsDisk = err == nil && info.Driver == "overlay2"
 	}
-	return buildSpec(m.opts, m.Key(key), hasOwnInit(ctx, m.engine, m.opts.Image), limitsDisk)
+	return buildSpec(m.opts, m.WithDefaults(key), hasOwnInit(ctx, m.engine, m.opts.Image), limitsDisk)
 }
 
 // Close ends the commands that this process runs, and closes the engine. The containers keep running.
@@ -206,6 +206,6 @@ func (m *Manager) usedSandboxes() []*Sandbox {
 	return lo.Uniq(append(lo.Values(m.adopted), lo.Values(m.opened)...))
 }
 
-// crashPoint is called wherever a test may kill the process, to prove that another process can
+// reachCrashPoint is called wherever a test may kill the process, to prove that another process can
 // recover.
-var crashPoint = func(point string) {}
+var reachCrashPoint = func(point string) {}

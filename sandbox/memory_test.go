@@ -9,16 +9,16 @@ import (
 
 func TestMemoryKeeps(t *testing.T) {
 	m := fakeManager(t, newFake(), nil)
-	if _, ok := m.Recall("a"); ok {
+	if _, ok := m.LoadCached("a"); ok {
 		t.Error("it has what nobody put")
 	}
-	m.Remember("a", []byte("1"))
-	m.Remember("a", []byte("2"))
-	if v, ok := m.Recall("a"); !ok || string(v) != "2" {
+	m.StoreCached("a", []byte("1"))
+	m.StoreCached("a", []byte("2"))
+	if v, ok := m.LoadCached("a"); !ok || string(v) != "2" {
 		t.Errorf("%q %v", v, ok)
 	}
-	m.Remember("a", nil)
-	if _, ok := m.Recall("a"); ok {
+	m.StoreCached("a", nil)
+	if _, ok := m.LoadCached("a"); ok {
 		t.Error("it has what was forgotten")
 	}
 }
@@ -33,20 +33,20 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	const one = 256 << 10
 	for i := range 200 {
-		profiles[i%len(profiles)].Remember("long"+strconv.Itoa(i), make([]byte, one))
+		profiles[i%len(profiles)].StoreCached("long"+strconv.Itoa(i), make([]byte, one))
 	}
 	size, entries := int64(0), []os.DirEntry(nil)
-	entries, err := os.ReadDir(m.opts.State + "/" + rememberedDir)
+	entries, err := os.ReadDir(m.opts.State + "/" + cacheDir)
 	for _, e := range entries {
 		info, infoErr := e.Info()
 		if err = errors.Join(err, infoErr); err == nil {
 			size += info.Size()
 		}
 	}
-	if err != nil || size > maxRememberedBytes || size < maxRememberedBytes/2 {
+	if err != nil || size > maxCacheBytes || size < maxCacheBytes/2 {
 		t.Errorf("it keeps %d bytes (%v)", size, err)
 	}
-	if _, ok := m.Recall("long199"); !ok {
+	if _, ok := m.LoadCached("long199"); !ok {
 		t.Error("it forgot the newest one")
 	}
 }

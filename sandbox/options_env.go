@@ -312,12 +312,12 @@ func (e *envReader) readHome() (dir, profile string) {
 	return dir, "custom"
 }
 
-// hostPrefixes are the beginnings of paths that exist on a person's machine but not in a container. A working directory with
+// hostPathPrefixes are the beginnings of paths that exist on a person's machine but not in a container. A working directory with
 // such a path is a mistake.
-var hostPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
+var hostPathPrefixes = []string{"/Users/", "/home/", `C:\`, "C:/"}
 
 func isHostPath(path string) bool {
-	return slices.ContainsFunc(hostPrefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
+	return slices.ContainsFunc(hostPathPrefixes, func(prefix string) bool { return strings.HasPrefix(path, prefix) })
 }
 
 // readCwd sets the directory in which commands start, and the directory of the host to mount there.

@@ -10,13 +10,13 @@ import (
 	"time"
 )
 
-func fromMap(env map[string]string) (Options, []string, error) {
+func optionsFromMap(env map[string]string) (Options, []string, error) {
 	return FromEnv(func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 }
 
 // TestEveryVariableIsRead checks that each variable reaches the options (contract, 19.10).
 func TestEveryVariableIsRead(t *testing.T) {
-	base := func() string { o, _, _ := fromMap(nil); return dump(o) }()
+	base := func() string { o, _, _ := optionsFromMap(nil); return optionsText(o) }()
 	for name, value := range map[string]string{
 		"TERMINAL_DOCKER_IMAGE": "debian:12", "TERMINAL_DOCKER_FORWARD_ENV": `["A"]`, "TERMINAL_DOCKER_ENV": `{"A":1}`, "TERMINAL_DOCKER_VOLUMES": `["/a:/b"]`,
 		"TERMINAL_DOCKER_EXTRA_ARGS": `["--privileged=false"]`, "TERMINAL_DOCKER_RUN_AS_HOST_USER": "yes",
@@ -26,26 +26,26 @@ func TestEveryVariableIsRead(t *testing.T) {
 		"TERMINAL_DOCKER_NETWORK": "none", "HINIT_SANDBOX_RUNTIME": "runsc", "HINIT_SANDBOX_SHELL": "sh",
 		"HINIT_SANDBOX_HELPER": "none", "DOCKER_HOST": "tcp://h:1", "HERMES_HOME": "/srv/profiles/coder",
 	} {
-		o, _, err := fromMap(map[string]string{name: value})
-		if err != nil || dump(o) == base {
+		o, _, err := optionsFromMap(map[string]string{name: value})
+		if err != nil || optionsText(o) == base {
 			t.Errorf("%s=%s changes nothing; %v", name, value, err)
 		}
 	}
 }
 
-func dump(o Options) string {
+func optionsText(o Options) string {
 	var b strings.Builder
 	for _, part := range []any{
 		o.Image, o.ForwardEnv, o.Env, o.Volumes, o.ExtraArgs, o.MountCwd, o.HostUser, o.PersistFS, o.SweepOrphans, o.CPUs, o.MemoryMB, o.DiskMB,
 		o.Cwd, o.HostCwd, o.Timeout, o.Lifetime, o.Home, o.Dir, o.Profile, o.Network, o.Runtime, o.Shell, o.HelperPath, o.EngineAddress,
 	} {
-		b.WriteString(strings.TrimSpace(sprint(part)) + "|")
+		b.WriteString(strings.TrimSpace(errorString(part)) + "|")
 	}
 	return b.String()
 }
 
 func TestDefaults(t *testing.T) {
-	o, warnings, err := fromMap(map[string]string{"HERMES_HOME": "/opt/data", "TERMINAL_DOCKER_ORPHAN_REAPER": "on"})
+	o, warnings, err := optionsFromMap(map[string]string{"HERMES_HOME": "/opt/data", "TERMINAL_DOCKER_ORPHAN_REAPER": "on"})
 	if err != nil || len(warnings) != 0 {
 		t.Fatal(warnings, err)
 	}
@@ -54,7 +54,7 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("%+v", o)
 	}
 	for home, profile := range map[string]string{"/opt/data": "default", "/opt/data/profiles/coder": "coder", "/srv/x": "custom"} {
-		if o, _, _ := fromMap(map[string]string{"HERMES_HOME": home}); o.Profile != profile {
+		if o, _, _ := optionsFromMap(map[string]string{"HERMES_HOME": home}); o.Profile != profile {
 			t.Errorf("%s: profile %q", home, o.Profile)
 		}
 	}
@@ -111,7 +111,7 @@ func TestBadOptions(t *testing.T) {
 	} {
 		home := t.TempDir()
 		env := map[string]string{"HERMES_HOME": home, c.name: c.value}
-		_, _, err := fromMap(env)
+		_, _, err := optionsFromMap(env)
 		if c.want == "" {
 			if err != nil {
 				t.Errorf("%s=%q: %v", c.name, c.value, err)
@@ -127,7 +127,7 @@ func TestBadOptions(t *testing.T) {
 		}
 	}
 	t.Run("several at once are all told", func(t *testing.T) {
-		_, _, err := fromMap(map[string]string{"TERMINAL_TIMEOUT": "x", "TERMINAL_CONTAINER_CPU": "y"})
+		_, _, err := optionsFromMap(map[string]string{"TERMINAL_TIMEOUT": "x", "TERMINAL_CONTAINER_CPU": "y"})
 		if err == nil || !strings.Contains(err.Error(), "TERMINAL_TIMEOUT") || !strings.Contains(err.Error(), "TERMINAL_CONTAINER_CPU") {
 			t.Error(err)
 		}
@@ -155,7 +155,7 @@ func TestBadOptions(t *testing.T) {
 
 // TestOddOptionsAreDropped checks which invalid values cause only a warning (contract, 19.3).
 func TestOddOptionsAreDropped(t *testing.T) {
-	o, warnings, err := fromMap(map[string]string{
+	o, warnings, err := optionsFromMap(map[string]string{
 		"TERMINAL_DOCKER_FORWARD_ENV": `["A"," A ","B",7,"","1X","a-b","B"]`,
 		"TERMINAL_DOCKER_ENV":         `{"S":"x","T":true,"F":0.5,"I":8080,"L":[1],"O":{},"bad-name":"x","N":null}`,
 		"TERMINAL_DOCKER_VOLUMES":     `["/a:/b", "nocolon", "", 5, "named:/c:ro"]`,
@@ -164,14 +164,14 @@ func TestOddOptionsAreDropped(t *testing.T) {
 	if err != nil && !strings.Contains(err.Error(), "--rm") {
 		t.Fatal(err)
 	}
-	if sprint(o.ForwardEnv) != "[A B]" || sprint(o.Env) != "map[F:0.5 I:8080 S:x T:True]" || !slices.EqualFunc(o.Volumes, []string{"/a /b false", "named /c true"}, func(m Mount, want string) bool {
+	if errorString(o.ForwardEnv) != "[A B]" || errorString(o.Env) != "map[F:0.5 I:8080 S:x T:True]" || !slices.EqualFunc(o.Volumes, []string{"/a /b false", "named /c true"}, func(m Mount, want string) bool {
 		return m.Source+" "+m.Target+" "+strconv.FormatBool(m.ReadOnly) == want
 	}) ||
 		o.Cwd != "/root" || len(warnings) != 11 {
 		t.Errorf("%v %v %v %v\n%d: %s", o.ForwardEnv, o.Env, o.Volumes, o.Cwd, len(warnings), strings.Join(warnings, "\n"))
 	}
 	for _, name := range []string{"TERMINAL_DOCKER_ENV", "TERMINAL_DOCKER_VOLUMES"} {
-		if o, warnings, err := fromMap(map[string]string{name: "5"}); err != nil || len(warnings) != 1 || len(o.Env)+len(o.Volumes) != 0 {
+		if o, warnings, err := optionsFromMap(map[string]string{name: "5"}); err != nil || len(warnings) != 1 || len(o.Env)+len(o.Volumes) != 0 {
 			t.Errorf("%s: %q, %v", name, warnings, err)
 		}
 	}
@@ -189,7 +189,7 @@ func TestStartDirectory(t *testing.T) {
 		"mounted, Windows": {"yes", `C:\src`, "/workspace", `C:\src`},
 		"mounted, inside":  {"yes", "/workspace/x", "/workspace/x", ""},
 	} {
-		o, _, err := fromMap(map[string]string{"TERMINAL_DOCKER_MOUNT_CWD_TO_WORKSPACE": c.env, "TERMINAL_CWD": c.value})
+		o, _, err := optionsFromMap(map[string]string{"TERMINAL_DOCKER_MOUNT_CWD_TO_WORKSPACE": c.env, "TERMINAL_CWD": c.value})
 		if err != nil || o.Cwd != c.cwd || o.HostCwd != c.host {
 			t.Errorf("%s: %q, %q, %v", name, o.Cwd, o.HostCwd, err)
 		}

@@ -85,7 +85,7 @@ func TestRealExec(t *testing.T) {
 	t.Run("much of it, both ways", func(t *testing.T) {
 		const size = 20 << 20
 		sum := sha256.New()
-		in := io.TeeReader(io.LimitReader(&noise{}, size), sum)
+		in := io.TeeReader(io.LimitReader(&noiseReader{}, size), sum)
 		back := sha256.New()
 		if res, err := s.Exec(t.Context(), Request{Argv: []string{"cat"}, Stdin: in, Stdout: back}); err != nil || res.Code != 0 {
 			t.Fatal(res, err)
@@ -129,7 +129,7 @@ func TestRealExec(t *testing.T) {
 			if _, err := io.WriteString(w, line+"\n"); err != nil {
 				t.Fatal(err)
 			}
-			eventually(t, func() error {
+			retryUntilNil(t, func() error {
 				if !strings.Contains(out.String(), answer) {
 					return fmt.Errorf("no %q in %q", answer, out.String())
 				}
@@ -140,8 +140,8 @@ func TestRealExec(t *testing.T) {
 		sizes <- TerminalSize{Columns: 132, Rows: 43}
 		say("until [ \"$(stty size)\" = '43 132' ]; do :; done; echo new''size", "newsize")
 		say("sleep 98761", "sleep 98761")
-		eventually(t, func() error {
-			if checkEnded(t, s.ID(), "sleep 98761") == nil {
+		retryUntilNil(t, func() error {
+			if checkProcessEnded(t, s.ID(), "sleep 98761") == nil {
 				return errors.New("it has not begun")
 			}
 			return nil
@@ -196,10 +196,10 @@ func (b *syncBuffer) String() string {
 	return b.b.String()
 }
 
-// noise is an endless source of bytes without short repetitions.
-type noise struct{ n uint64 }
+// noiseReader is an endless source of bytes without short repetitions.
+type noiseReader struct{ n uint64 }
 
-func (z *noise) Read(p []byte) (int, error) {
+func (z *noiseReader) Read(p []byte) (int, error) {
 	for i := range p {
 		z.n = z.n*6364136223846793005 + 1442695040888963407
 		p[i] = byte(z.n >> 56)
@@ -207,7 +207,7 @@ func (z *noise) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
-func processes(t *testing.T, id string) string {
+func topOutput(t *testing.T, id string) string {
 	t.Helper()
 	out, err := exec.Command("docker", "top", id, "-eo", "pid,args").CombinedOutput()
 	if err != nil {
@@ -216,8 +216,8 @@ func processes(t *testing.T, id string) string {
 	return string(out)
 }
 
-func checkEnded(t *testing.T, id, what string) error {
-	if text := processes(t, id); strings.Contains(text, what) {
+func checkProcessEnded(t *testing.T, id, what string) error {
+	if text := topOutput(t, id); strings.Contains(text, what) {
 		return errors.New("it runs: " + text)
 	}
 	return nil
@@ -231,7 +231,7 @@ func TestRealLeftBehind(t *testing.T) {
 	}
 	lines := func() string { out, _ := runForOutput(t, s, "wc -l < /tmp/ticks"); return out }
 	before := lines()
-	eventually(t, func() error {
+	retryUntilNil(t, func() error {
 		if now := lines(); now == before {
 			return errors.New("it has ended")
 		}
@@ -251,8 +251,8 @@ func TestRealKill(t *testing.T) {
 	runs := func(n int) { // runs waits until the shells run sleep, after they have set their traps.
 		t.Helper()
 		sleeps := regexp.MustCompile(`(?m)^\d+\s+sleep ` + mark(n) + "$")
-		eventually(t, func() error {
-			if c := len(sleeps.FindAllString(processes(t, s.ID()), -1)); c < 3 {
+		retryUntilNil(t, func() error {
+			if c := len(sleeps.FindAllString(topOutput(t, s.ID()), -1)); c < 3 {
 				return fmt.Errorf("%d run", c)
 			}
 			return nil
@@ -263,7 +263,7 @@ func TestRealKill(t *testing.T) {
 		if err != nil || !res.TimedOut || res.Code != 124 || res.Survivors != 0 {
 			t.Errorf("%+v, %v", res, err)
 		}
-		if err := checkEnded(t, s.ID(), mark(1)); err != nil {
+		if err := checkProcessEnded(t, s.ID(), mark(1)); err != nil {
 			t.Error(err)
 		}
 		var out bytes.Buffer
@@ -287,7 +287,7 @@ func TestRealKill(t *testing.T) {
 		if res := <-done; !res.Interrupted || res.Code != 130 {
 			t.Errorf("%+v", res)
 		}
-		if err := checkEnded(t, s.ID(), mark(2)); err != nil {
+		if err := checkProcessEnded(t, s.ID(), mark(2)); err != nil {
 			t.Error(err)
 		}
 	})
@@ -305,7 +305,7 @@ func TestRealKill(t *testing.T) {
 		if err != nil || res.Code != 124 {
 			t.Errorf("%+v, %v", res, err)
 		}
-		if err := checkEnded(t, s.ID(), "987657"); err != nil {
+		if err := checkProcessEnded(t, s.ID(), "987657"); err != nil {
 			t.Error(err)
 		}
 	})
@@ -318,7 +318,7 @@ func TestRealKill(t *testing.T) {
 		if job, err = s.Kill(t.Context(), job.ID); err != nil || job.Running || job.Code != 137 {
 			t.Errorf("%+v, %v", job, err)
 		}
-		if err := checkEnded(t, s.ID(), mark(3)); err != nil {
+		if err := checkProcessEnded(t, s.ID(), mark(3)); err != nil {
 			t.Error(err)
 		}
 		if _, err := s.Kill(t.Context(), "nobody"); !errors.Is(err, ErrNoJob) {
@@ -336,7 +336,7 @@ func TestRealKill(t *testing.T) {
 			t.Fatal(err)
 		}
 		_ = client.Wait()
-		eventually(t, func() error { return checkEnded(t, s.ID(), mark(4)) })
+		retryUntilNil(t, func() error { return checkProcessEnded(t, s.ID(), mark(4)) })
 		if jobs, err := jobsOf(t, s); err != nil || len(jobs) == 0 || !jobs[len(jobs)-1].Running || jobs[len(jobs)-1].ID != job.ID {
 			t.Errorf("%+v, %v", jobs, err)
 		}
@@ -364,7 +364,7 @@ func TestRealJobs(t *testing.T) {
 		}
 		done <- job
 	}()
-	eventually(t, func() error {
+	retryUntilNil(t, func() error {
 		if out.String() != "begin\n" {
 			return errors.New(out.String())
 		}

@@ -16,8 +16,8 @@ import (
 	"time"
 )
 
-// full selects the long forms of the tests: go test ./sandbox -args -full.
-var full = flag.Bool("full", false, "run the long forms of the tests")
+// runAllTests selects the long forms of the tests: go test ./sandbox -args -full.
+var runAllTests = flag.Bool("full", false, "run the long forms of the tests")
 
 // runDuring starts a command, waits until it runs, calls do, and returns how the command ended.
 func runDuring(t *testing.T, s *Sandbox, req Request, do func()) (Result, error) {
@@ -36,7 +36,7 @@ func runDuring(t *testing.T, s *Sandbox, req Request, do func()) (Result, error)
 		res, err := s.Exec(context.Background(), req)
 		done <- end{res, err}
 	}()
-	eventually(t, func() error {
+	retryUntilNil(t, func() error {
 		if !strings.Contains(fmt.Sprint(req.Stdout), "begun") {
 			return errors.New("it has not begun")
 		}
@@ -135,10 +135,10 @@ func TestRealRecovery(t *testing.T) {
 		checkOutput(t, s, "sleep 987650 >/dev/null 2>&1 &", "")
 		res, err := s.Exec(t.Context(), Request{Command: "sleep 987651 & kill -9 $PPID; sleep 987651"})
 		checkLost(t, err, Running, "the container runs")
-		if err := checkEnded(t, id, "sleep 987651"); err != nil {
+		if err := checkProcessEnded(t, id, "sleep 987651"); err != nil {
 			t.Error("nobody has ended it:", err)
 		}
-		if checkEnded(t, id, "sleep 987650") == nil {
+		if checkProcessEnded(t, id, "sleep 987650") == nil {
 			t.Error("what an earlier command left behind has ended too")
 		}
 		checkOutput(t, s, "echo back", "back")
@@ -180,7 +180,7 @@ func TestRealPausedUnderCommand(t *testing.T) {
 	// busy machine.
 	res, err := runDuring(t, s, Request{Command: "until [ -e /workspace/go ]; do sleep 1; done"}, func() {
 		dockerCmd(t, "pause", s.ID())
-		eventually(t, func() error {
+		retryUntilNil(t, func() error {
 			if !w.contain("is paused, and the command with it") {
 				return errors.New("nobody is told")
 			}
@@ -253,13 +253,13 @@ func TestRealAcrossProcesses(t *testing.T) {
 		t.Fatal(state)
 	}
 	other := realManager(t, m.opts)
-	s = sandboxFor(t, other, "")
+	s = openSandbox(t, other, "")
 	if s.ID() != id {
 		t.Fatal("it is another container")
 	}
 	checkOutput(t, s, "pwd", "/tmp")
 	checkOutput(t, s, "hostname; echo $KEPT; pwd; cat /tmp/file", host+"\n1\n/tmp\nx")
-	eventually(t, func() error {
+	retryUntilNil(t, func() error {
 		a, _ := runForOutput(t, s, "stat -c %y /tmp/loop")
 		b, _ := runForOutput(t, s, "sleep 0.1; stat -c %y /tmp/loop")
 		if a == b {
@@ -293,7 +293,7 @@ func TestRealAcrossProcesses(t *testing.T) {
 func TestRealTwoProcessesMakeOne(t *testing.T) {
 	requireEngine(t)
 	o := realOptions(t)
-	removeAfter(t, o)
+	removeAtCleanup(t, o)
 	var clients []*exec.Cmd
 	for range 4 {
 		clients = append(clients, helperProcess(t, o, "run", "echo x >> /workspace/began"))
@@ -303,7 +303,7 @@ func TestRealTwoProcessesMakeOne(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	s := sandboxFor(t, realManager(t, o), "")
+	s := openSandbox(t, realManager(t, o), "")
 	checkOutput(t, s, "wc -l < /workspace/began", "4")
 	if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
 		t.Errorf("there are several: %q", ids)
@@ -317,12 +317,12 @@ func TestRealCrashes(t *testing.T) {
 		t.Run(point, func(t *testing.T) {
 			requireEngine(t)
 			o := realOptions(t)
-			removeAfter(t, o)
+			removeAtCleanup(t, o)
 			client := helperProcess(t, o, "crash-"+point, "echo x")
 			if err := client.Wait(); err == nil || client.ProcessState.ExitCode() != -1 {
 				t.Fatalf("it did not crash: %v", err)
 			}
-			s := sandboxFor(t, realManager(t, o), "") // The next client must use the leftovers without waiting.
+			s := openSandbox(t, realManager(t, o), "") // The next client must use the leftovers without waiting.
 			checkOutput(t, s, "echo next", "next")
 			if ids := dockerCmd(t, "ps", "-aq", "--filter", "label="+LabelProfile+"="+o.Profile); strings.Contains(ids, "\n") {
 				t.Errorf("there are several: %q", ids)
@@ -336,15 +336,15 @@ func TestRealCrashes(t *testing.T) {
 func TestRealCrowd(t *testing.T) {
 	requireEngine(t)
 	sandboxes, clients, each := 2, 10, 10
-	if *full {
+	if *runAllTests {
 		sandboxes, clients, each = 10, 50, 20
 	}
 	o := realOptions(t)
-	removeAfter(t, o)
+	removeAtCleanup(t, o)
 	m := realManager(t, o)
 	var boxes []*Sandbox
 	for i := range sandboxes {
-		boxes = append(boxes, sandboxFor(t, m, fmt.Sprint("t", i)))
+		boxes = append(boxes, openSandbox(t, m, fmt.Sprint("t", i)))
 	}
 	var all sync.WaitGroup
 	for c := range clients {
@@ -372,7 +372,7 @@ func TestRealCrowd(t *testing.T) {
 				t.Errorf("in %s: %s", s.key.Task, line)
 			}
 		}
-		if err := checkEnded(t, s.ID(), "exit "); err != nil {
+		if err := checkProcessEnded(t, s.ID(), "exit "); err != nil {
 			t.Error(err)
 		}
 	}

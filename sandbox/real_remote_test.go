@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// overTCP makes an engine reachable by TCP, and returns its address.
-func overTCP(t *testing.T, host string) string {
+// serveOverTCP makes an engine reachable by TCP, and returns its address.
+func serveOverTCP(t *testing.T, host string) string {
 	t.Helper()
 	path := strings.TrimPrefix(host, "unix://")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -59,8 +59,8 @@ func TestRealRemote(t *testing.T) {
 	o := realOptions(t)
 	o.MemoryMB, o.CPUs = 0, 0
 	e := newEngine(t, o.Dir, filepath.Dir(o.HelperPath))
-	e.load()
-	o.EngineAddress = overTCP(t, e.host)
+	e.loadTestImage()
+	o.EngineAddress = serveOverTCP(t, e.host)
 	engine, err := Docker(o.EngineAddress)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestRealAnotherEngine(t *testing.T) {
 	}
 	requireEngine(t)
 	if host != "" {
-		image := exec.Command("sh", "-c", "docker save "+testTag+" | docker -H "+host+" load")
+		image := exec.Command("sh", "-c", "docker save "+testImageTag+" | docker -H "+host+" load")
 		if out, err := image.CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -129,7 +129,7 @@ func TestRealAnotherEngine(t *testing.T) {
 // engine.
 func checkLifecycle(t *testing.T, m *Manager, way string) *Sandbox {
 	t.Helper()
-	s := sandboxFor(t, m, "")
+	s := openSandbox(t, m, "")
 	if d, err := s.Describe(t.Context()); err != nil || way != "" && d.Exec != way {
 		t.Errorf("commands run %q because of %q; %v", d.Exec, d.Reason, err)
 	}

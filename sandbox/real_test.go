@@ -18,7 +18,7 @@ import (
 // testRun begins the profile labels of all containers that the real_* tests create.
 var testRun = "hinit-sandbox-test-" + randomHex(4)
 
-var testTag = testRun + ":image"
+var testImageTag = testRun + ":image"
 
 // cachedFile returns a file of a Debian package from a cache that all test runs share.
 func cachedFile(name string) (string, error) {
@@ -40,10 +40,10 @@ func cachedFile(name string) (string, error) {
 	return path, os.Rename(temp, path)
 }
 
-// built holds the helper and the directory of a test image with bash and busybox.
-type built struct{ dir, helper string }
+// testImageFiles holds the helper and the directory of a test image with bash and busybox.
+type testImageFiles struct{ dir, helper string }
 
-var build = sync.OnceValues(func() (b built, err error) {
+var buildTestImage = sync.OnceValues(func() (b testImageFiles, err error) {
 	if b.dir, err = os.MkdirTemp("", "hinit-sandbox-"); err != nil {
 		return b, err
 	}
@@ -51,10 +51,10 @@ var build = sync.OnceValues(func() (b built, err error) {
 	return b, testkit.Build(b.dir, "hinit-sandbox-helper")
 })
 
-var buildImage = sync.OnceValue(func() error { return imageFor("") })
+var buildImage = sync.OnceValue(func() error { return loadImageInto("") })
 
-// imageFor builds the test image with the engine at an address; "" is the default engine.
-func imageFor(host string) error {
+// loadImageInto builds the test image with the engine at an address; "" is the default engine.
+func loadImageInto(host string) error {
 	dir, err := os.MkdirTemp("", "hinit-sandbox-image-")
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func imageFor(host string) error {
 	if err := os.WriteFile(filepath.Join(dir, "Dockerfile"), []byte(text), 0o644); err != nil {
 		return err
 	}
-	cmd := exec.Command("docker", "build", "-q", "--network=none", "-t", testTag, dir)
+	cmd := exec.Command("docker", "build", "-q", "--network=none", "-t", testImageTag, dir)
 	cmd.Env = append(os.Environ(), "DOCKER_BUILDKIT=0")
 	if host != "" {
 		cmd.Env = append(cmd.Env, "DOCKER_HOST="+host)
@@ -109,18 +109,18 @@ func requireEngine(t *testing.T) {
 	if err := buildImage(); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := build(); err != nil {
+	if _, err := buildTestImage(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func sweepTests() {
+func removeTestContainers() {
 	ids, _ := exec.Command("docker", "ps", "-aq", "--filter", "label="+testRun).Output()
 	for id := range strings.FieldsSeq(string(ids)) {
 		_ = exec.Command("docker", "rm", "-fv", id).Run()
 	}
-	_ = exec.Command("docker", "rmi", "-f", testTag).Run()
-	if b, err := build(); err == nil {
+	_ = exec.Command("docker", "rmi", "-f", testImageTag).Run()
+	if b, err := buildTestImage(); err == nil {
 		os.RemoveAll(b.dir)
 	}
 }
@@ -128,12 +128,12 @@ func sweepTests() {
 // realOptions returns options with the test image that need no network.
 func realOptions(t *testing.T) Options {
 	t.Helper()
-	b, err := build()
+	b, err := buildTestImage()
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := DefaultOptions()
-	o.Image, o.Network, o.HelperPath, o.DiskMB, o.MemoryMB = testTag, "none", b.helper, 0, 256
+	o.Image, o.Network, o.HelperPath, o.DiskMB, o.MemoryMB = testImageTag, "none", b.helper, 0, 256
 	o.Dir = t.TempDir()
 	o.Profile = "p-" + randomHex(4)
 	o.ExtraArgs = []string{"--label", testRun + "=1"}
@@ -167,7 +167,7 @@ func realManager(t *testing.T, o Options) *Manager {
 	return m
 }
 
-func removeAfter(t *testing.T, o Options) {
+func removeAtCleanup(t *testing.T, o Options) {
 	t.Helper()
 	t.Cleanup(func() {
 		ids, _ := exec.Command("docker", "ps", "-aq", "--filter", "label="+LabelProfile+"="+Sanitise(o.Profile)).Output()
@@ -177,7 +177,7 @@ func removeAfter(t *testing.T, o Options) {
 	})
 }
 
-func sandboxFor(t *testing.T, m *Manager, task string) *Sandbox {
+func openSandbox(t *testing.T, m *Manager, task string) *Sandbox {
 	t.Helper()
 	s, err := m.Open(t.Context(), Key{Task: task})
 	if err != nil {
@@ -193,9 +193,9 @@ func newRealSandbox(t *testing.T, change func(*Options)) (*Manager, *Sandbox) {
 	if change != nil {
 		change(&o)
 	}
-	removeAfter(t, o)
+	removeAtCleanup(t, o)
 	m := realManager(t, o)
-	return m, sandboxFor(t, m, "")
+	return m, openSandbox(t, m, "")
 }
 
 func runForOutput(t *testing.T, s *Sandbox, command string) (string, Result) {
@@ -234,8 +234,8 @@ func dockerCmd(t *testing.T, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// eventually repeats ask until it returns no error.
-func eventually(t *testing.T, ask func() error) {
+// retryUntilNil repeats ask until it returns no error.
+func retryUntilNil(t *testing.T, ask func() error) {
 	t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for {
@@ -259,8 +259,8 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	testkit.IsolateProcess()
-	testkit.AtOnce(6)
+	testkit.LimitParallel(6)
 	code := m.Run()
-	sweepTests()
+	removeTestContainers()
 	os.Exit(code)
 }

@@ -37,10 +37,10 @@ func TestRealWays(t *testing.T) {
 			o := realOptions(t)
 			forwardSecret(t, &o)
 			c.change(&o)
-			removeAfter(t, o)
+			removeAtCleanup(t, o)
 			m := realManager(t, o)
 			m.mountsUnusable.Store(c.noMounts)
-			s := sandboxFor(t, m, "")
+			s := openSandbox(t, m, "")
 			d, err := s.Describe(t.Context())
 			if err != nil || d.Exec != c.exec || !strings.Contains(d.Reason, c.reason) {
 				t.Fatalf("%q because of %q; %v", d.Exec, d.Reason, err)
@@ -56,7 +56,7 @@ func TestRealWays(t *testing.T) {
 			if err != nil || res.Code != 124 || !res.TimedOut {
 				t.Errorf("%+v, %v", res, err)
 			}
-			eventually(t, func() error { return checkEnded(t, s.ID(), "sleep 98766") })
+			retryUntilNil(t, func() error { return checkProcessEnded(t, s.ID(), "sleep 98766") })
 			if inspect := dockerCmd(t, "inspect", s.ID()); strings.Contains(inspect, "hunter2") {
 				t.Error("the secret can be inspected")
 			}
@@ -71,20 +71,20 @@ func TestRealWays(t *testing.T) {
 func TestRealAttachedClientDies(t *testing.T) {
 	requireEngine(t)
 	o := realOptions(t)
-	removeAfter(t, o)
+	removeAtCleanup(t, o)
 	m := realManager(t, o)
 	m.mountsUnusable.Store(true)
-	s := sandboxFor(t, m, "")
+	s := openSandbox(t, m, "")
 	client := helperProcess(t, o, "hold", "sleep 98767")
-	eventually(t, func() error {
-		if checkEnded(t, s.ID(), "sleep 98767") == nil {
+	retryUntilNil(t, func() error {
+		if checkProcessEnded(t, s.ID(), "sleep 98767") == nil {
 			return errors.New("it has not begun")
 		}
 		return nil
 	})
 	_ = client.Process.Kill()
 	_ = client.Wait()
-	eventually(t, func() error { return checkEnded(t, s.ID(), "sleep 98767") })
+	retryUntilNil(t, func() error { return checkProcessEnded(t, s.ID(), "sleep 98767") })
 	checkOutput(t, s, "echo ours goes on", "ours goes on")
 }
 
@@ -106,7 +106,7 @@ func TestRealAdopt(t *testing.T) {
 	requireEngine(t)
 	o := realOptions(t)
 	m := realManager(t, o)
-	id := dockerCmd(t, "run", "-d", "--network=none", "--label", testRun+"=1", "--user", "1000", testTag, "sleep", "1000")
+	id := dockerCmd(t, "run", "-d", "--network=none", "--label", testRun+"=1", "--user", "1000", testImageTag, "sleep", "1000")
 	s, err := m.Adopt(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestRealAdopt(t *testing.T) {
 func TestRealAnotherHome(t *testing.T) {
 	_, made := newRealSandbox(t, nil)
 	id, _ := made.idAndName()
-	ctx, cancel := context.WithTimeout(t.Context(), listenTime-time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), listenTimeout-time.Second)
 	defer cancel()
 	s, err := realManager(t, realOptions(t)).Adopt(ctx, id)
 	if err != nil {
@@ -205,7 +205,7 @@ func TestRealClientOfAnotherUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	removeAfter(t, o)
+	removeAtCleanup(t, o)
 	o.Dir = dir
 	if err := helperProcess(t, o, "run", "id -u > /workspace/user", "CLIENT_USER=12345", "CLIENT_WAY="+ExecDirect).Wait(); err != nil {
 		t.Fatal(err)
@@ -217,9 +217,9 @@ func TestRealClientOfAnotherUser(t *testing.T) {
 
 // TestStall checks that a call fails in time if an engine accepts a connection and never answers.
 func TestStall(t *testing.T) {
-	old := answerTime
-	answerTime = 200 * time.Millisecond
-	defer func() { answerTime = old }()
+	old := engineAnswerTimeout
+	engineAnswerTimeout = 200 * time.Millisecond
+	defer func() { engineAnswerTimeout = old }()
 	l, err := net.Listen("unix", t.TempDir()+"/engine.sock")
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +297,7 @@ func (e *secondEngine) start() {
 	if err := e.cmd.Start(); err != nil {
 		e.t.Fatal(err)
 	}
-	eventually(e.t, func() error {
+	retryUntilNil(e.t, func() error {
 		if out, err := exec.Command("docker", "-H", e.host, "version").CombinedOutput(); err != nil {
 			log, _ := os.ReadFile(e.dir + "/log")
 			return fmt.Errorf("%w: %s: %s", err, out, log)
@@ -306,10 +306,10 @@ func (e *secondEngine) start() {
 	})
 }
 
-// load loads the test image into the engine.
-func (e *secondEngine) load() {
+// loadTestImage loads the test image into the engine.
+func (e *secondEngine) loadTestImage() {
 	e.t.Helper()
-	image := exec.Command("sh", "-c", "docker save "+testTag+" | docker -H "+e.host+" load")
+	image := exec.Command("sh", "-c", "docker save "+testImageTag+" | docker -H "+e.host+" load")
 	if out, err := image.CombinedOutput(); err != nil {
 		e.t.Fatalf("%v: %s", err, out)
 	}
@@ -355,7 +355,7 @@ func (e *secondEngine) cleanUp() {
 func TestRealEngineRestarts(t *testing.T) {
 	requireEngine(t)
 	e := newEngine(t)
-	e.load()
+	e.loadTestImage()
 	o := realOptions(t)
 	o.MemoryMB, o.CPUs = 0, 0
 	engine, err := Docker(e.host)
@@ -366,7 +366,7 @@ func TestRealEngineRestarts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := sandboxFor(t, m, "")
+	s := openSandbox(t, m, "")
 	id := s.ID()
 	checkOutput(t, s, "echo hello; cd /workspace", "hello")
 	res, err := runDuring(t, s, Request{Command: "sleep 0.3; echo x >> ran"}, func() { e.stop(os.Kill) })

@@ -15,11 +15,11 @@ import (
 
 // TestRecovery checks which commands run again after the loss of their container (contract, 19.8).
 func TestRecovery(t *testing.T) {
-	run := func(t *testing.T, during func(f *fake, c *Container, n int, out io.Writer) (int, error), safe bool) (*fake, *Sandbox, string, Result, error) {
+	run := func(t *testing.T, during func(f *fakeEngine, c *Container, n int, out io.Writer) (int, error), safe bool) (*fakeEngine, *Sandbox, string, Result, error) {
 		t.Helper()
 		f := newFake()
 		n := 0
-		f.run = func(c *Container, out io.Writer) (int, error) {
+		f.runCommand = func(c *Container, out io.Writer) (int, error) {
 			n++
 			return during(f, c, n, out)
 		}
@@ -32,7 +32,7 @@ func TestRecovery(t *testing.T) {
 		"Error: No such container: abc", "Error response from daemon: no such container", "container abc is not running", "nginx is not running",
 	} {
 		t.Run("the text of a command is not believed: "+text, func(t *testing.T) {
-			f, _, out, res, err := run(t, func(_ *fake, _ *Container, _ int, out io.Writer) (int, error) {
+			f, _, out, res, err := run(t, func(_ *fakeEngine, _ *Container, _ int, out io.Writer) (int, error) {
 				fmt.Fprint(out, text)
 				return 1, nil
 			}, true)
@@ -45,7 +45,7 @@ func TestRecovery(t *testing.T) {
 	}
 	for _, code := range []int{127, 1, 126, 137} {
 		t.Run(fmt.Sprint("ordinary failure ", code), func(t *testing.T) {
-			f, _, _, res, err := run(t, func(*fake, *Container, int, io.Writer) (int, error) { return code, nil }, true)
+			f, _, _, res, err := run(t, func(*fakeEngine, *Container, int, io.Writer) (int, error) { return code, nil }, true)
 			if err != nil || res.Code != code {
 				t.Errorf("%+v, %v", res, err)
 			}
@@ -53,9 +53,9 @@ func TestRecovery(t *testing.T) {
 			f.wantCalls(t, "run", 1)
 		})
 	}
-	gone := func(f *fake, c *Container, n int, _ io.Writer) (int, error) {
+	gone := func(f *fakeEngine, c *Container, n int, _ io.Writer) (int, error) {
 		if n == 1 {
-			f.vanish(c.ID)
+			f.removeContainer(c.ID)
 			return 137, nil
 		}
 		return 0, nil
@@ -84,8 +84,8 @@ func TestRecovery(t *testing.T) {
 		f.wantCalls(t, "create", 2)
 	})
 	t.Run("once at most", func(t *testing.T) {
-		f, _, _, _, err := run(t, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
-			f.vanish(c.ID)
+		f, _, _, _, err := run(t, func(f *fakeEngine, c *Container, _ int, _ io.Writer) (int, error) {
+			f.removeContainer(c.ID)
 			return 137, nil
 		}, true)
 		if !errors.Is(err, ErrLost) {
@@ -94,11 +94,11 @@ func TestRecovery(t *testing.T) {
 		f.wantCalls(t, "run", 2)
 	})
 	t.Run("stopped: started again, and run, because it had not begun", func(t *testing.T) {
-		f, s, _, _, err := run(t, func(*fake, *Container, int, io.Writer) (int, error) { return 0, nil }, false)
+		f, s, _, _, err := run(t, func(*fakeEngine, *Container, int, io.Writer) (int, error) { return 0, nil }, false)
 		if err != nil {
 			t.Fatal(err)
 		}
-		f.set(s.ID(), func(c *Container) { c.State = Exited })
+		f.changeContainer(s.ID(), func(c *Container) { c.State = Exited })
 		res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}})
 		if err != nil || res.Code != 0 {
 			t.Errorf("%+v, %v", res, err)
@@ -107,8 +107,8 @@ func TestRecovery(t *testing.T) {
 		f.wantCalls(t, "start", 2)
 	})
 	t.Run("killed for want of memory", func(t *testing.T) {
-		_, _, _, _, err := run(t, func(f *fake, c *Container, _ int, _ io.Writer) (int, error) {
-			f.set(c.ID, func(c *Container) { c.State, c.OOMKilled, c.ExitCode = Exited, true, 137 })
+		_, _, _, _, err := run(t, func(f *fakeEngine, c *Container, _ int, _ io.Writer) (int, error) {
+			f.changeContainer(c.ID, func(c *Container) { c.State, c.OOMKilled, c.ExitCode = Exited, true, 137 })
 			return 137, nil
 		}, false)
 		if err == nil || !strings.Contains(err.Error(), "ran out of memory") {
@@ -119,7 +119,7 @@ func TestRecovery(t *testing.T) {
 		f := newFake()
 		s := mustOpen(t, fakeManager(t, f, nil), Key{})
 		s.dir = "/src"
-		f.vanish(s.ID())
+		f.removeContainer(s.ID())
 		var all sync.WaitGroup
 		for range 50 {
 			all.Go(func() {
@@ -143,7 +143,7 @@ func TestACommandInProcLeftATaskWithoutASandbox(t *testing.T) {
 	f := newFake()
 	s := mustOpen(t, fakeManager(t, f, nil), Key{})
 	s.dir = "/proc/self"
-	f.vanish(s.ID())
+	f.removeContainer(s.ID())
 	if res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); err != nil || res.Code != 0 {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -155,25 +155,25 @@ func TestACommandInProcLeftATaskWithoutASandbox(t *testing.T) {
 // TestACommandWasLostWhenItsEngineHadHung checks that a command gets its result although the engine
 // that relays the helper's frames hung for a long time.
 func TestACommandWasLostWhenItsEngineHadHung(t *testing.T) {
-	oldAnswer, oldGiveUp := answerTime, giveUpAfter
-	answerTime, giveUpAfter = 20*time.Second, askEngineAfter
-	defer func() { answerTime, giveUpAfter = oldAnswer, oldGiveUp }()
+	oldAnswer, oldGiveUp := engineAnswerTimeout, silenceTimeout
+	engineAnswerTimeout, silenceTimeout = 20*time.Second, askEngineDelay
+	defer func() { engineAnswerTimeout, silenceTimeout = oldAnswer, oldGiveUp }()
 	f := newFake()
 	s := mustOpen(t, fakeManager(t, f, nil), Key{})
-	asked := func() bool { return len(f.called("inspect")) > 0 }
+	asked := func() bool { return len(f.callsOf("inspect")) > 0 }
 	ended := make(chan struct{})
-	f.run = func(*Container, io.Writer) (int, error) {
+	f.runCommand = func(*Container, io.Writer) (int, error) {
 		f.mu.Lock()
-		f.calls, f.mute, f.stall = nil, true, "inspect"
+		f.calls, f.helperMute, f.stalledCall = nil, true, "inspect"
 		f.mu.Unlock()
 		testkit.Until(t, "the engine is asked about the silent helper", asked)
 		f.mu.Lock()
-		f.mute, f.stall = false, ""
+		f.helperMute, f.stalledCall = false, ""
 		f.mu.Unlock()
 		<-ended
 		return 3, nil
 	}
-	time.AfterFunc(askEngineAfter+3*watchInterval, func() { close(ended) })
+	time.AfterFunc(askEngineDelay+3*watchInterval, func() { close(ended) })
 	if res, err := s.Exec(t.Context(), Request{Argv: []string{"work"}, Timeout: -1}); err != nil || res.Code != 3 {
 		t.Errorf("%+v, %v", res, err)
 	}
@@ -182,16 +182,16 @@ func TestACommandWasLostWhenItsEngineHadHung(t *testing.T) {
 // TestNobodyKnowsTheContainer checks that a command fails in time if the engine does not answer
 // about its container.
 func TestNobodyKnowsTheContainer(t *testing.T) {
-	old := answerTime
-	answerTime = 100 * time.Millisecond
-	defer func() { answerTime = old }()
+	old := engineAnswerTimeout
+	engineAnswerTimeout = 100 * time.Millisecond
+	defer func() { engineAnswerTimeout = old }()
 	f := newFake()
 	s := mustOpen(t, fakeManager(t, f, nil), Key{})
 	if _, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); err != nil {
 		t.Fatal(err)
 	}
 	f.mu.Lock()
-	f.mute, f.stall = true, "inspect"
+	f.helperMute, f.stalledCall = true, "inspect"
 	f.mu.Unlock()
 	if _, err := s.Exec(t.Context(), Request{Argv: []string{"work"}}); !errors.Is(err, ErrNoEngine) {
 		t.Error(err)
@@ -203,12 +203,12 @@ func TestNobodyKnowsTheContainer(t *testing.T) {
 // being removed. Otherwise the removal could delete the workspace's files.
 func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
 	for text, copies := range map[string]int{
-		"OCI runtime exec failed: cannot exec in a stopped container":  0,
-		"exec: stat /" + copiedPrefix + "1: no such file or directory": 1,
+		"OCI runtime exec failed: cannot exec in a stopped container":        0,
+		"exec: stat /" + copiedHelperPrefix + "1: no such file or directory": 1,
 	} {
 		f := newFake(Container{ID: "a", State: Running})
 		f.containers[0].Mounts = nil
-		f.fail["exec"] = errors.New(text)
+		f.failures["exec"] = errors.New(text)
 		m := fakeManager(t, f, func(o *Options) { o.AttachOnly = false })
 		if _, err := m.connectAttached(t.Context(), *f.containers[0]); err == nil {
 			t.Error("it is attached")
@@ -221,10 +221,10 @@ func TestNothingIsCopiedIntoWhatEnds(t *testing.T) {
 // start.
 func TestStoppedWhileItStarts(t *testing.T) {
 	f := newFake(Container{ID: "a", State: Exited})
-	f.fail["start a"] = errFake
-	f.starting = func(c *Container, n int) {
+	f.failures["start a"] = errFake
+	f.onStart = func(c *Container, n int) {
 		if c.Started = time.Now(); n == 2 {
-			delete(f.fail, "start a")
+			delete(f.failures, "start a")
 		}
 	}
 	if s := mustOpen(t, fakeManager(t, f, nil), Key{}); s.ID() != "a" {
@@ -240,7 +240,7 @@ func TestMadeForAKilledProcess(t *testing.T) {
 	m := fakeManager(t, f, nil)
 	labels := AgentLabels(Key{})
 	name := m.containerName(labels)
-	f.fail["create "+name] = ErrTaken
+	f.failures["create "+name] = ErrNameTaken
 	time.AfterFunc(100*time.Millisecond, func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -34,9 +34,9 @@ type Request struct {
 	Repeatable bool          // Whether to repeat the command after a lost connection, because running it twice does no harm.
 }
 
-// Environment returns the variables that docker's -e options set. An option is NAME=value, or only NAME; the value is then in
+// FlagVariables returns the variables that docker's -e options set. An option is NAME=value, or only NAME; the value is then in
 // callers.
-func Environment(list []string, callers map[string]string) map[string]string {
+func FlagVariables(list []string, callers map[string]string) map[string]string {
 	env := make(map[string]string, len(list))
 	for _, e := range list {
 		name, value, has := strings.Cut(e, "=")
@@ -50,17 +50,17 @@ func Environment(list []string, callers map[string]string) map[string]string {
 	return env
 }
 
-// OwnEnvironment returns the variables that docker's -e options in list name without a value. It takes the values from this
+// InheritedVariables returns the variables that docker's -e options in list name without a value. It takes the values from this
 // process's environment.
-func OwnEnvironment(list []string) map[string]string {
+func InheritedVariables(list []string) map[string]string {
 	return lo.FilterSliceToMap(list, func(name string) (string, string, bool) {
 		value, set := os.LookupEnv(name) // An option NAME=value is never found, because no name contains "=".
 		return name, value, set
 	})
 }
 
-// Assignments returns variables in the form NAME=value, sorted.
-func Assignments(env map[string]string) []string {
+// SortedAssignments returns variables in the form NAME=value, sorted.
+func SortedAssignments(env map[string]string) []string {
 	list := lo.MapToSlice(env, func(name, value string) string { return name + "=" + value })
 	slices.Sort(list)
 	return list
@@ -73,9 +73,9 @@ type Streams struct {
 	Resizes  <-chan TerminalSize
 }
 
-// NewestSize returns a function that sends a size to the channel sizes, which must have a buffer for one value. If the buffer
+// KeepNewestSize returns a function that sends a size to the channel sizes, which must have a buffer for one value. If the buffer
 // still has an older size, the function replaces it. Only one goroutine may call the function.
-func NewestSize(sizes chan TerminalSize) func(columns, rows uint16) {
+func KeepNewestSize(sizes chan TerminalSize) func(columns, rows uint16) {
 	return func(columns, rows uint16) {
 		select {
 		case <-sizes:
@@ -127,8 +127,8 @@ var (
 	ErrLost = errors.New("the command may have begun and its end is not known")
 	// ErrRefused means that the engine or the policy has refused the request. Trying again does not help.
 	ErrRefused = errors.New("refused by the engine")
-	// ErrTaken means that another container already has the name.
-	ErrTaken = fmt.Errorf("%w: a container has the name", ErrRefused)
+	// ErrNameTaken means that another container already has the name.
+	ErrNameTaken = fmt.Errorf("%w: a container has the name", ErrRefused)
 
 	errFrozen = errors.New("it is frozen, though the engine says that it runs (a docker pause that failed half way)")
 )

@@ -23,7 +23,7 @@ type Sandbox struct {
 
 	mu              sync.Mutex
 	id, name        string // ID and name of the container.
-	link            *link
+	link            *helperLink
 	dir             string    // Directory in which the next command starts.
 	mustForward     bool      // Whether the values of the forwarded variables must still be sent to this container.
 	runningCommands int       // Number of running commands.
@@ -102,7 +102,7 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	d := s.manager.describe(c)
 	if c.State == Running {
 		var end mux.End
-		end, err = s.request(ctx, Request{Timeout: questionTime}, func() mux.Open { return mux.Open{Op: mux.OpJobs} })
+		end, err = s.request(ctx, Request{Timeout: quickRequestTimeout}, func() mux.Open { return mux.Open{Op: mux.OpJobs} })
 		// These are the background commands of all processes; ended ones are kept for half an hour.
 		d.Jobs, d.Clients = append([]Job{}, end.Jobs...), end.Clients
 	}
@@ -110,9 +110,9 @@ func (s *Sandbox) Describe(ctx context.Context) (Description, error) {
 	return d, err
 }
 
-// questionTime limits a request that the helper can answer at once; [killGrace] and [endTimeout] are added to it. The limit is
-// needed because a process in the container can replace the helper, and answer pings for ever.
-const questionTime = time.Second
+// quickRequestTimeout limits a request that the helper can answer at once; [killGrace] and [endTimeout] are added to it. The
+// limit is needed because a process in the container can replace the helper, and answer pings for ever.
+const quickRequestTimeout = time.Second
 
 // addLocalDetails adds to d what only this process knows about its container. If d describes another container, it does
 // nothing.
@@ -135,24 +135,24 @@ func (m *Manager) describe(c Container) Description {
 
 // lostError returns the error for a command whose end is unknown. why is the cause. It also tries to repair the connection
 // for later commands.
-func (s *Sandbox) lostError(ctx context.Context, t *attempt, why error) error {
+func (s *Sandbox) lostError(ctx context.Context, t *requestAttempt, why error) error {
 	s.dropLink(t.link)
 	if errors.Is(why, errFrozen) {
-		return &LostError{Began: t.began(), Why: why.Error(), Container: s.manager.askState(ctx, t.link.id)}
+		return &LostError{Began: t.hasBegun(), Why: why.Error(), Container: s.manager.inspectState(ctx, t.link.id)}
 	}
 	now := s.awaitSettled(ctx, t.link)
 	s.endLeftovers(ctx, t, now)
-	return &LostError{Began: t.began(), Why: why.Error(), Container: now}
+	return &LostError{Began: t.hasBegun(), Why: why.Error(), Container: now}
 }
 
 // endLeftovers kills the remaining processes of a command whose helper has died. Without their helper, they would run for
 // ever. It uses a new connection. It ignores errors, because the next command will have the same errors and report them.
-func (s *Sandbox) endLeftovers(ctx context.Context, t *attempt, c Container) {
+func (s *Sandbox) endLeftovers(ctx context.Context, t *requestAttempt, c Container) {
 	l, err := s.ensureLink(ctx)
 	// If the container was restarted, the pid may belong to another process.
 	same := c.State == Running && c.ID == t.link.id && c.Started.Before(t.start)
-	if err == nil && same && t.began() && l.id == t.link.id {
-		ask := &attempt{sandbox: s, link: l, open: mux.Open{Op: mux.OpKillLeftovers, PID: t.channel.PID()}, request: Request{Timeout: questionTime}}
+	if err == nil && same && t.hasBegun() && l.id == t.link.id {
+		ask := &requestAttempt{sandbox: s, link: l, open: mux.Open{Op: mux.OpKillLeftovers, PID: t.channel.PID()}, request: Request{Timeout: quickRequestTimeout}}
 		_, _ = ask.run(ctx)
 	}
 }
@@ -162,11 +162,11 @@ const removalTime = 400 * time.Millisecond
 
 // awaitSettled returns the state of a container whose helper has ended. The engine may report an ended container as running
 // for a moment. So awaitSettled accepts the state Running only when it can start the helper again.
-func (s *Sandbox) awaitSettled(ctx context.Context, l *link) Container {
-	limit := time.Now().Add(settleTime)
+func (s *Sandbox) awaitSettled(ctx context.Context, l *helperLink) Container {
+	limit := time.Now().Add(settleTimeout)
 	var ended time.Time
 	for wait := 10 * time.Millisecond; ; wait = min(2*wait, 200*time.Millisecond) {
-		now := s.manager.askState(ctx, l.id)
+		now := s.manager.inspectState(ctx, l.id)
 		if now.State == Exited && ended.IsZero() {
 			ended = time.Now()
 		}
@@ -188,7 +188,7 @@ func (s *Sandbox) awaitSettled(ctx context.Context, l *link) Container {
 }
 
 // dropLink closes a link that doesn't work, so that the next command makes a new one.
-func (s *Sandbox) dropLink(l *link) {
+func (s *Sandbox) dropLink(l *helperLink) {
 	s.mu.Lock()
 	if s.link == l {
 		s.link = nil

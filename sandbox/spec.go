@@ -44,17 +44,17 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	if o.DiskMB > 0 && limitsDisk {
 		s.Storage = map[string]string{"size": fmt.Sprintf("%dm", o.DiskMB)}
 	} else if o.DiskMB > 0 {
-		o.warn(noDiskLimit)
+		o.warn(noDiskLimitWarning)
 	}
 	run := lo.Ternary(ownInit, "rw,exec,nosuid,size=64m", "rw,noexec,nosuid,size=64m") // s6 writes executable files to this directory.
 	s.addTmpfs("/tmp", "rw,exec,nosuid,size=512m")
 	s.addTmpfs("/var/tmp", "rw,noexec,nosuid,size=256m")
 	s.addTmpfs("/run", run)
-	if err := s.addWritable(o, key); err != nil {
+	if err := s.addWritableMounts(o, key); err != nil {
 		return Spec{}, err
 	}
 	s.Mounts = append(s.Mounts, credentialMounts(o.Home, o.Credentials, o.warn)...)
-	s.Env = Assignments(o.Env)
+	s.Env = SortedAssignments(o.Env)
 	rest, err := s.ApplyFlags(o.ExtraArgs)
 	if err == nil && len(rest) > 0 {
 		err = fmt.Errorf("%q is not a flag", rest[0])
@@ -66,8 +66,8 @@ func buildSpec(o Options, key Key, ownInit, limitsDisk bool) (Spec, error) {
 	return s, nil
 }
 
-// noDiskLimit is the warning for an engine that can't limit the size of a container's file system.
-const noDiskLimit = "the engine can't limit the size of a container's file system here: there is no limit (it takes overlay2 on XFS with pquota)"
+// noDiskLimitWarning is the warning for an engine that can't limit the size of a container's file system.
+const noDiskLimitWarning = "the engine can't limit the size of a container's file system here: there is no limit (it takes overlay2 on XFS with pquota)"
 
 func (s *Spec) addTmpfs(target, options string) {
 	s.Mounts = append(s.Mounts, Mount{Type: "tmpfs", Target: target, Options: options})
@@ -77,8 +77,8 @@ func (s *Spec) addBind(source, target string) {
 	s.Mounts = append(s.Mounts, Mount{Type: "bind", Source: source, Target: target, CreateHostParent: true})
 }
 
-// addWritable adds the operator's volumes, and mounts for the directories to which commands may write.
-func (s *Spec) addWritable(o Options, key Key) error {
+// addWritableMounts adds the operator's volumes, and mounts for the directories to which commands may write.
+func (s *Spec) addWritableMounts(o Options, key Key) error {
 	explicit := slices.ContainsFunc(o.Volumes, func(m Mount) bool { return filepath.Clean(m.Target) == "/workspace" })
 	hostCwd := ""
 	if o.MountCwd && !explicit {

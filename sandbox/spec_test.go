@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// specOf builds the Spec of the default key.
-func specOf(t *testing.T, change func(*Options), ownInit, limitsDisk bool) (Spec, *warnings) {
+// buildTestSpec builds the Spec of the default key.
+func buildTestSpec(t *testing.T, change func(*Options), ownInit, limitsDisk bool) (Spec, *warnings) {
 	t.Helper()
 	o := fakeOptions(t)
 	if change != nil {
@@ -27,7 +27,7 @@ func specOf(t *testing.T, change func(*Options), ownInit, limitsDisk bool) (Spec
 	return s, &w
 }
 
-func mountAt(s Spec, target string) (found []Mount) {
+func mountsAt(s Spec, target string) (found []Mount) {
 	for _, m := range s.Mounts {
 		if m.Target == target {
 			found = append(found, m)
@@ -41,10 +41,10 @@ func TestRunArguments(t *testing.T) {
 	cwd := t.TempDir()
 	mounted := func(o *Options) { o.MountCwd, o.HostCwd = true, cwd }
 	t.Run("hardening", func(t *testing.T) {
-		s, _ := specOf(t, nil, false, false)
+		s, _ := buildTestSpec(t, nil, false, false)
 		tmpfs := map[string]string{"/tmp": "rw,exec,nosuid,size=512m", "/var/tmp": "rw,noexec,nosuid,size=256m", "/run": "rw,noexec,nosuid,size=64m"}
 		for target, options := range tmpfs {
-			if m := mountAt(s, target); len(m) != 1 || m[0].Options != options || m[0].Type != "tmpfs" {
+			if m := mountsAt(s, target); len(m) != 1 || m[0].Options != options || m[0].Type != "tmpfs" {
 				t.Errorf("%s: %+v", target, m)
 			}
 		}
@@ -54,58 +54,58 @@ func TestRunArguments(t *testing.T) {
 		}
 	})
 	t.Run("auto mount adds the volume, first of all", func(t *testing.T) {
-		s, _ := specOf(t, mounted, false, false)
-		m := mountAt(s, "/workspace")
+		s, _ := buildTestSpec(t, mounted, false, false)
+		m := mountsAt(s, "/workspace")
 		if len(m) != 1 || m[0].Source != cwd || slices.IndexFunc(s.Mounts, func(m Mount) bool { return m.Type == "bind" }) != slices.Index(s.Mounts, m[0]) {
 			t.Errorf("%+v", s.Mounts)
 		}
 	})
 	t.Run("auto mount is off by default", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.HostCwd = cwd }, false, false)
-		if m := mountAt(s, "/workspace"); len(m) != 1 || m[0].Source == cwd {
+		s, _ := buildTestSpec(t, func(o *Options) { o.HostCwd = cwd }, false, false)
+		if m := mountsAt(s, "/workspace"); len(m) != 1 || m[0].Source == cwd {
 			t.Errorf("%+v", m)
 		}
 	})
 	t.Run("auto mount is skipped when the workspace is mounted", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) {
+		s, _ := buildTestSpec(t, func(o *Options) {
 			mounted(o)
 			o.Volumes = []Mount{{Type: "bind", Source: "/src", Target: "/workspace"}}
 		}, false, false)
-		if m := mountAt(s, "/workspace"); len(m) != 1 || m[0].Source != "/src" {
+		if m := mountsAt(s, "/workspace"); len(m) != 1 || m[0].Source != "/src" {
 			t.Errorf("%+v", m)
 		}
 	})
 	t.Run("a mount below the workspace does not replace it", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.Volumes = []Mount{{Type: "bind", Source: "/src", Target: "/workspace/projects"}} }, false, false)
-		if m := mountAt(s, "/workspace"); len(m) != 1 {
+		s, _ := buildTestSpec(t, func(o *Options) { o.Volumes = []Mount{{Type: "bind", Source: "/src", Target: "/workspace/projects"}} }, false, false)
+		if m := mountsAt(s, "/workspace"); len(m) != 1 {
 			t.Errorf("%+v", m)
 		}
 	})
 	t.Run("auto mount replaces the persistent workspace", func(t *testing.T) {
-		s, _ := specOf(t, mounted, false, false)
-		if m := mountAt(s, "/workspace"); len(m) != 1 || m[0].Source != cwd {
+		s, _ := buildTestSpec(t, mounted, false, false)
+		if m := mountsAt(s, "/workspace"); len(m) != 1 || m[0].Source != cwd {
 			t.Errorf("%+v", m)
 		}
-		if len(mountAt(s, "/root")) != 1 {
+		if len(mountsAt(s, "/root")) != 1 {
 			t.Error("no home")
 		}
 	})
 	t.Run("a host directory that is none is skipped", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.MountCwd, o.HostCwd = true, filepath.Join(cwd, "missing") }, false, false)
-		if m := mountAt(s, "/workspace"); len(m) != 1 || !strings.Contains(m[0].Source, "docker/default/workspace") {
+		s, _ := buildTestSpec(t, func(o *Options) { o.MountCwd, o.HostCwd = true, filepath.Join(cwd, "missing") }, false, false)
+		if m := mountsAt(s, "/workspace"); len(m) != 1 || !strings.Contains(m[0].Source, "docker/default/workspace") {
 			t.Errorf("%+v", m)
 		}
 	})
 	t.Run("files that go with the container", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.PersistFS = false }, false, false)
+		s, _ := buildTestSpec(t, func(o *Options) { o.PersistFS = false }, false, false)
 		for target, options := range map[string]string{"/root": "rw,exec,size=1g", "/home": "rw,exec,size=1g", "/workspace": "rw,exec,size=10g"} {
-			if m := mountAt(s, target); len(m) != 1 || m[0].Options != options {
+			if m := mountsAt(s, target); len(m) != 1 || m[0].Options != options {
 				t.Errorf("%s: %+v", target, m)
 			}
 		}
 	})
 	t.Run("environment", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) { o.Env = map[string]string{"B": "2", "A": "1 x"} }, false, false)
+		s, _ := buildTestSpec(t, func(o *Options) { o.Env = map[string]string{"B": "2", "A": "1 x"} }, false, false)
 		if !slices.Equal(s.Env, []string{"A=1 x", "B=2"}) {
 			t.Errorf("%q", s.Env)
 		}
@@ -119,7 +119,7 @@ func TestRunArguments(t *testing.T) {
 			false: {"", append(slices.Clone(three), "SETUID", "SETGID")},
 			true:  {fmt.Sprintf("%d:%d", os.Getuid(), os.Getgid()), three},
 		} {
-			s, _ := specOf(t, func(o *Options) { o.HostUser = host }, false, false)
+			s, _ := buildTestSpec(t, func(o *Options) { o.HostUser = host }, false, false)
 			if s.User != c.user || !slices.Equal(s.CapAdd, c.added) {
 				t.Errorf("as the host's user %v: user %q, capabilities %q", host, s.User, s.CapAdd)
 			}
@@ -127,7 +127,7 @@ func TestRunArguments(t *testing.T) {
 	})
 	t.Run("disk", func(t *testing.T) {
 		for can, size := range map[bool]string{true: "77m", false: ""} {
-			if s, w := specOf(t, func(o *Options) { o.DiskMB = 77 }, false, can); s.Storage["size"] != size || w.contain("no limit") == can {
+			if s, w := buildTestSpec(t, func(o *Options) { o.DiskMB = 77 }, false, can); s.Storage["size"] != size || w.contain("no limit") == can {
 				t.Errorf("the engine can %v: %q, %q", can, s.Storage, w.texts)
 			}
 		}
@@ -141,13 +141,13 @@ func TestRunArguments(t *testing.T) {
 		}
 		f := newFake()
 		f.info.Driver = "overlay2"
-		f.fail["create"] = errors.New("--storage-opt is supported only for overlay over xfs with 'pquota' mount option")
+		f.failures["create"] = errors.New("--storage-opt is supported only for overlay over xfs with 'pquota' mount option")
 		var w warnings
 		m := fakeManager(t, f, func(o *Options) {
 			o.DiskMB, o.Warn = 77, func(text string) {
 				w.add(text)
-				if text == noDiskLimit {
-					delete(f.fail, "create")
+				if text == noDiskLimitWarning {
+					delete(f.failures, "create")
 				}
 			}
 		})
@@ -156,7 +156,7 @@ func TestRunArguments(t *testing.T) {
 		}
 	})
 	t.Run("extra flags come last", func(t *testing.T) {
-		s, _ := specOf(t, func(o *Options) {
+		s, _ := buildTestSpec(t, func(o *Options) {
 			o.ExtraArgs = []string{"--memory", "1g", "--network=host-only", "--label", LabelAgent + "=0"}
 		}, false, false)
 		if s.Memory != 1<<30 || s.Network != "host-only" || s.Labels[LabelAgent] != "1" {
@@ -165,7 +165,7 @@ func TestRunArguments(t *testing.T) {
 	})
 	t.Run("an id with a colon is a directory's name all the same", func(t *testing.T) {
 		s, err := buildSpec(fakeOptions(t), Key{Task: "a:b/../c"}, false, false)
-		if m := mountAt(s, "/root"); err != nil || strings.Count(m[0].Source, ":") != 0 || strings.Contains(m[0].Source, "..") && !strings.Contains(m[0].Source, "a_b_.._c") {
+		if m := mountsAt(s, "/root"); err != nil || strings.Count(m[0].Source, ":") != 0 || strings.Contains(m[0].Source, "..") && !strings.Contains(m[0].Source, "a_b_.._c") {
 			t.Errorf("%+v, %v", m, err)
 		}
 	})
@@ -189,12 +189,12 @@ func TestCredentialMounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"token.json", "in"} {
-		if got := mountAt(s, "/root/.hermes/"+name); len(got) != 1 || !got[0].ReadOnly || filepath.Base(got[0].Source) != "token.json" {
+		if got := mountsAt(s, "/root/.hermes/"+name); len(got) != 1 || !got[0].ReadOnly || filepath.Base(got[0].Source) != "token.json" {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
 	for _, name := range []string{"dir", "missing", "escape", "shadow", "out"} {
-		if got := mountAt(s, "/root/.hermes/"+name); len(got) != 0 {
+		if got := mountsAt(s, "/root/.hermes/"+name); len(got) != 0 {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}
@@ -219,12 +219,12 @@ func TestOwnInit(t *testing.T) {
 		"no image": {Image{Entrypoint: []string{"/init"}}, ErrNoImage, false},
 	} {
 		f := newFake()
-		f.image, f.fail["image"] = c.image, c.err
+		f.image, f.failures["image"] = c.image, c.err
 		if got := hasOwnInit(context.Background(), f, "x"); got != c.own {
 			t.Errorf("%s: %v", name, got)
 		}
-		s, _ := specOf(t, nil, c.own, false)
-		if exec := strings.Contains(mountAt(s, "/run")[0].Options, ",exec,"); s.Init == c.own || exec != c.own {
+		s, _ := buildTestSpec(t, nil, c.own, false)
+		if exec := strings.Contains(mountsAt(s, "/run")[0].Options, ",exec,"); s.Init == c.own || exec != c.own {
 			t.Errorf("%s: init %v, /run executable %v", name, s.Init, exec)
 		}
 	}

@@ -37,21 +37,21 @@ type store struct {
 const (
 	// Lock files, held while the container of a key is found, created or removed. Several keys may
 	// share one.
-	locksDir      = "locks"
-	runDir        = "run"    // Directories of containers, which mount them and put their helper's socket there.
-	recordsDir    = "known"  // Records of containers.
-	toolsDir      = "tools"  // Directories with the versions of the helper.
-	rememberedDir = "memory" // Files with the values of [Manager.Remember].
+	locksDir   = "locks"
+	runDir     = "run"    // Directories of containers, which mount them and put their helper's socket there.
+	recordsDir = "known"  // Records of containers.
+	toolsDir   = "tools"  // Directories with the versions of the helper.
+	cacheDir   = "memory" // Files with the values of [Manager.Remember].
 )
 
 // openStore opens the store at path. If it is missing, openStore creates it.
 func openStore(path string) (*store, error) {
-	dir, _, err := fsutil.MakeNoLink(path, 0o700, fsutil.Self())
+	dir, _, err := fsutil.MakeNoLink(path, 0o700, fsutil.ProcessActor())
 	if err != nil {
 		return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
 	}
 	v := &store{path: path, dir: dir}
-	for _, name := range []string{locksDir, runDir, recordsDir, toolsDir, rememberedDir} {
+	for _, name := range []string{locksDir, runDir, recordsDir, toolsDir, cacheDir} {
 		if err := dir.Mkdir(name, 0o700); err != nil {
 			dir.Close()
 			return nil, fmt.Errorf("cannot keep the state of sandboxes: %w", err)
@@ -126,7 +126,7 @@ func (v *store) openSub(name string) (*fsutil.Dir, error) {
 	if err := v.dir.Mkdir(name, 0o700); err != nil {
 		return nil, err
 	}
-	return v.dir.Sub(name)
+	return v.dir.OpenSubdir(name)
 }
 
 // containerRecord describes a container, so that a command can find the container's helper without asking the engine. While a
@@ -253,45 +253,45 @@ func (v *store) installHelper(data []byte, hash string) (string, error) {
 	return filepath.Join(v.path, rel), nil
 }
 
-// Limits of the values that Remember stores, so that an agent can't fill the disk: age, number and total size. The age is
+// Limits of the values that StoreCached stores, so that an agent can't fill the disk: age, number and total size. The age is
 // long enough for two starts of a container and a snapshot, for which an agent may wait.
 const (
-	rememberedAge      = 5 * time.Minute
-	maxRemembered      = 2048
-	maxRememberedBytes = 32 << 20
+	maxCacheAge     = 5 * time.Minute
+	maxCacheEntries = 2048
+	maxCacheBytes   = 32 << 20
 )
 
-// rememberedPath returns the path of the file for the value that [Manager.Remember] stores under a key.
-func rememberedPath(key string) string {
+// cachePath returns the path of the file for the value that [Manager.Remember] stores under a key.
+func cachePath(key string) string {
 	sum := sha256.Sum256([]byte(key))
-	return filepath.Join(rememberedDir, hex.EncodeToString(sum[:12]))
+	return filepath.Join(cacheDir, hex.EncodeToString(sum[:12]))
 }
 
-// Recall returns a value that [Manager.Remember] has stored in the last few minutes, in this process or in another one with the
-// same sandboxes.
-func (m *Manager) Recall(key string) (value []byte, ok bool) {
-	file := rememberedPath(key)
+// LoadCached returns a value that [Manager.Remember] has stored in the last few minutes, in this process or in another one with
+// the same sandboxes.
+func (m *Manager) LoadCached(key string) (value []byte, ok bool) {
+	file := cachePath(key)
 	info, err := m.store.dir.Lstat(file)
-	if err != nil || time.Since(info.ModTime()) > rememberedAge {
+	if err != nil || time.Since(info.ModTime()) > maxCacheAge {
 		return nil, false
 	}
-	value, err = m.store.dir.ReadFile(file, maxRememberedBytes)
+	value, err = m.store.dir.ReadFile(file, maxCacheBytes)
 	return value, err == nil
 }
 
-// Remember stores a value for a few minutes, for all processes with the same sandboxes. A nil value removes the stored one. If
+// StoreCached stores a value for a few minutes, for all processes with the same sandboxes. A nil value removes the stored one. If
 // the new value can't be written, the old one is removed, so that [Manager.Recall] never returns an outdated value.
-func (m *Manager) Remember(key string, value []byte) {
-	file := rememberedPath(key)
+func (m *Manager) StoreCached(key string, value []byte) {
+	file := cachePath(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}) != nil {
 		_ = m.store.dir.Remove(file) // Ignore the error: the file may be missing.
 	}
-	m.store.sweepRemembered()
+	m.store.sweepCache()
 }
 
-// sweepRemembered removes the values that are too old, and the oldest ones beyond the limits.
-func (v *store) sweepRemembered() {
-	entries, _ := v.dir.ReadDir(rememberedDir) // Ignore the error: the files then stay until the next call.
+// sweepCache removes the values that are too old, and the oldest ones beyond the limits.
+func (v *store) sweepCache() {
+	entries, _ := v.dir.ReadDir(cacheDir) // Ignore the error: the files then stay until the next call.
 	files := lo.FilterMap(entries, func(e fs.DirEntry, _ int) (fs.FileInfo, bool) {
 		info, err := e.Info()
 		return info, err == nil
@@ -299,9 +299,9 @@ func (v *store) sweepRemembered() {
 	slices.SortFunc(files, func(a, b fs.FileInfo) int { return b.ModTime().Compare(a.ModTime()) })
 	size := int64(0)
 	for i, f := range files {
-		if size += f.Size(); i >= maxRemembered || size > maxRememberedBytes || time.Since(f.ModTime()) > rememberedAge {
+		if size += f.Size(); i >= maxCacheEntries || size > maxCacheBytes || time.Since(f.ModTime()) > maxCacheAge {
 			// Ignore the error: another process may have removed the file.
-			_ = v.dir.Remove(filepath.Join(rememberedDir, f.Name()))
+			_ = v.dir.Remove(filepath.Join(cacheDir, f.Name()))
 		}
 	}
 }

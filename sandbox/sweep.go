@@ -8,7 +8,7 @@ import (
 
 // SweepOptions selects the containers that a sweep removes.
 type SweepOptions struct {
-	MaxAge time.Duration // Minimum age; 0: [OrphanAge] of Options.Lifetime.
+	MaxAge time.Duration // Minimum age; 0: [MinOrphanAge] of Options.Lifetime.
 	// AnyAge selects every container that doesn't run, however young it is. Only a container that was never started is kept
 	// for a minute, because another process may be about to start it.
 	AnyAge  bool
@@ -57,8 +57,8 @@ func (m *Manager) List(ctx context.Context) ([]Description, error) {
 	return out, nil
 }
 
-// OrphanAge returns the age from which an unused container counts as an orphan: twice the lifetime, at least two minutes.
-func OrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
+// MinOrphanAge returns the age from which an unused container counts as an orphan: twice the lifetime, at least two minutes.
+func MinOrphanAge(lifetime time.Duration) time.Duration { return 2 * max(time.Minute, lifetime) }
 
 // EarlierTime returns the earlier of two times. A zero time means never.
 func EarlierTime(a, b time.Time) time.Time {
@@ -68,16 +68,16 @@ func EarlierTime(a, b time.Time) time.Time {
 	return a
 }
 
-// recheckTime is the pause before a sweep checks a container again that it could not inspect or
+// recheckInterval is the pause before a sweep checks a container again that it could not inspect or
 // remove.
-const recheckTime = time.Minute
+const recheckInterval = time.Minute
 
 // Sweep removes the unused containers of this volume: each ended, created or dead container that has reached the minimum age.
 // It never touches a container with another volume's label. A container without a volume's label may belong to another user's
 // agent, so Sweep removes it only if it has ended. next is the time at which the next container reaches the age, or zero if
 // there is none.
 func (m *Manager) Sweep(ctx context.Context, options SweepOptions) (out []Removed, next time.Time, err error) {
-	options.MaxAge = cmp.Or(options.MaxAge, OrphanAge(m.opts.Lifetime))
+	options.MaxAge = cmp.Or(options.MaxAge, MinOrphanAge(m.opts.Lifetime))
 	labels := map[string]string{LabelAgent: "1"}
 	if options.Profile != "" {
 		labels[LabelProfile] = Sanitise(options.Profile)
@@ -117,8 +117,8 @@ func (m *Manager) reapContainer(ctx context.Context, c Container, options SweepO
 	if c.State != Exited && (!own && !options.AnyAge || c.State != Created && c.State != Dead) {
 		return nil, time.Time{}
 	}
-	again := time.Now().Add(recheckTime)
-	step, cancel := context.WithTimeout(ctx, answerTime)
+	again := time.Now().Add(recheckInterval)
+	step, cancel := context.WithTimeout(ctx, engineAnswerTimeout)
 	defer cancel()
 	unlock, err := m.Lock(step, c.Labels)
 	if err != nil {

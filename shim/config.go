@@ -29,7 +29,7 @@ func (o *options) readConfig() error {
 		return errors.New("the first line is not an absolute path")
 	}
 	if target != o.target {
-		o.target, o.native = target, "" // the gateway commands of another agent may mean something else, so that agent handles them
+		o.target, o.hinitPath = target, "" // the gateway commands of another agent may mean something else, so that agent handles them
 	}
 	if len(lines) > 1 {
 		if user := strings.TrimSpace(lines[1]); user != "" {

@@ -22,8 +22,8 @@ import (
 const imageEnv = "SHIM_TEST_IMAGE"
 
 func TestMain(m *testing.M) {
-	if text, ok := os.LookupEnv(typeEnv); ok {
-		os.Exit(typeInto(text))
+	if text, ok := os.LookupEnv(typeTextEnv); ok {
+		os.Exit(typeIntoTerminals(text))
 	}
 	image, ok := os.LookupEnv(imageEnv)
 	if !ok {
@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 	f := strings.Split(image, "\n")
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, imageEnv+"=") })
 	os.Exit(run(os.Args, env, options{
-		target: f[0], user: f[1], home: f[2], config: f[3], root: f[4], native: f[5], baseDir: f[6],
+		target: f[0], user: f[1], home: f[2], config: f[3], root: f[4], hinitPath: f[5], s6BaseDir: f[6],
 	}))
 }
 
@@ -65,7 +65,7 @@ func newImage(t *testing.T, script string) *image {
 	write(t, dir+"/bin/hermes", "#!/bin/sh\n"+script, 0o755)
 	return &image{dir: dir, options: options{
 		target: dir + "/bin/hermes", user: "hermes", home: "/opt/data", config: dir + "/etc/hinit/shim", root: dir,
-		native: dir + "/bin/hinit", baseDir: dir + "/run/s6/basedir",
+		hinitPath: dir + "/bin/hinit", s6BaseDir: dir + "/run/s6/basedir",
 	}}
 }
 
@@ -76,7 +76,7 @@ func (i *image) command(args ...string) *exec.Cmd {
 	cmd.Args[0] = "hermes"
 	cmd.Dir = "/"
 	cmd.Env = []string{
-		imageEnv + "=" + strings.Join([]string{i.target, i.user, i.home, i.config, i.root, i.native, i.baseDir}, "\n"),
+		imageEnv + "=" + strings.Join([]string{i.target, i.user, i.home, i.config, i.root, i.hinitPath, i.s6BaseDir}, "\n"),
 		"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=/root",
 	}
 	return cmd
@@ -89,7 +89,7 @@ type result struct {
 	status         syscall.WaitStatus
 }
 
-func finish(t *testing.T, cmd *exec.Cmd) result {
+func runCommand(t *testing.T, cmd *exec.Cmd) result {
 	t.Helper()
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
@@ -144,10 +144,10 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func lines(line ...string) string {
+func shimMessage(line ...string) string {
 	return "hermes-shim: " + strings.Join(line, "\nhermes-shim: ") + "\n"
 }
 
-func advice(user string) string {
+func asRootAdvice(user string) string {
 	return fmt.Sprintf("use docker exec --user %s, or set HERMES_DOCKER_EXEC_AS_ROOT=1 to run it as root on purpose", user)
 }

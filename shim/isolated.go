@@ -18,10 +18,10 @@ import (
 // profile, can't be read.
 func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	words := argv[min(1, len(argv)):]
-	if _, order := lifecycle.Parse(words); order || o.native == "" {
+	if _, order := lifecycle.Parse(words); order || o.hinitPath == "" {
 		return "", nil
 	}
-	list, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IsolatedFile)
+	list, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IsolatedProfilesFile)
 	if errors.Is(err, unix.ENOENT) || err == nil && list == "" {
 		return "", nil
 	}
@@ -29,7 +29,7 @@ func (o *options) isolatedProfile(argv, env []string) (string, error) {
 	if profile == "" && err == nil && (len(words) == 0 || words[0] != "profile") { // without a command, or with the command profile, the call concerns all profiles
 		profile, err = o.chosenProfile(env)
 	}
-	if err == nil && !account.Isolates(list, profile) {
+	if err == nil && !account.ListsProfile(list, profile) {
 		profile = ""
 	}
 	if err == nil && strings.Trim(profile, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
@@ -111,5 +111,5 @@ func (o *options) execIsolated(profile string, argv, env []string) error {
 	if profileOf(argv[1:]) == "" { // the isolated agent can't read active_profile, so name the profile
 		command = append(command, "-p", profile)
 	}
-	return unix.Exec(o.native, append(command, argv[1:]...), env)
+	return unix.Exec(o.hinitPath, append(command, argv[1:]...), env)
 }

@@ -30,9 +30,9 @@ const (
 	exitRefused  = 126
 	exitNotFound = 127
 
-	// optOutEnv is the variable that makes the shim run the agent as root. Its value must be 1, true or yes, in upper or lower case
-	// (contract). With any other value, such as a typo, the shim drops root.
-	optOutEnv = "HERMES_DOCKER_EXEC_AS_ROOT"
+	// asRootEnv is the variable that makes the shim run the agent as root. Its value must be 1, true or yes, in upper or lower
+	// case (contract). With any other value, such as a typo, the shim drops root.
+	asRootEnv = "HERMES_DOCKER_EXEC_AS_ROOT"
 	// homeEnv is the variable with another HOME for the agent's processes, as an absolute path.
 	homeEnv = "HERMES_REAL_HOME"
 )
@@ -45,8 +45,8 @@ type options struct {
 	config string // file that may replace target and user
 	root   string // prefix of the paths of the system's files, such as /etc/passwd; "" except in tests
 
-	native  string // path of hinit, which carries out gateway commands; "" if the agent carries them out
-	baseDir string // directory that exists only if PID 1 answers the commands of s6
+	hinitPath string // path of hinit, which carries out gateway commands; "" if the agent carries them out
+	s6BaseDir string // directory that exists only if PID 1 answers the commands of s6
 }
 
 // Main becomes the agent's program. It returns only after a failure, which it has reported on stderr, with the exit code for main.
@@ -80,8 +80,8 @@ func Main(argv, env []string) int {
 		home:   "/opt/data",
 		config: "/etc/hinit/shim",
 
-		native:  "/usr/local/bin/hinit",
-		baseDir: "/run/s6/basedir",
+		hinitPath: "/usr/local/bin/hinit",
+		s6BaseDir: "/run/s6/basedir",
 	})
 }
 
@@ -101,7 +101,7 @@ func run(argv, env []string, o options) int {
 		return exitRefused
 	}
 	raiseOOMScore("/proc/1/oom_score_adj", "/proc/self/oom_score_adj")
-	optOut := lookupEnv(env, optOutEnv)
+	optOut := lookupEnv(env, asRootEnv)
 	if os.Geteuid() == 0 && optOut != "1" && !strings.EqualFold(optOut, "true") && !strings.EqualFold(optOut, "yes") {
 		profile, err := o.isolatedProfile(argv, env)
 		if profile != "" && err == nil {
@@ -117,11 +117,11 @@ func run(argv, env []string, o options) int {
 		home, err := o.becomeAgent(env)
 		if err != nil {
 			writeError("refusing to run " + o.target + " as root: " + err.Error())
-			writeError("use docker exec --user " + o.user + ", or set " + optOutEnv + "=1 to run it as root on purpose")
+			writeError("use docker exec --user " + o.user + ", or set " + asRootEnv + "=1 to run it as root on purpose")
 			return exitRefused
 		}
 		if path := lookupEnv(env, "PATH"); path != "" {
-			env = withEnv(env, "PATH", agentuser.Path(path, home))
+			env = withEnv(env, "PATH", agentuser.AgentPath(path, home))
 		}
 		if real := lookupEnv(env, homeEnv); strings.HasPrefix(real, "/") {
 			home = real
@@ -154,7 +154,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	if err != nil {
 		return "", err
 	}
-	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.IDsFile); err == nil {
+	if text, err := readTrusted(o.root + account.RuntimeDir + "/" + account.AgentIDsFile); err == nil {
 		usePublishedIDs(&u, text, o.user)
 	} else { // the file may be missing in a read-only container, or other users may have written it
 		u.ApplyRequestedIDs(func(name string) string { return lookupEnv(env, name) })
@@ -233,25 +233,25 @@ const nativeEnv = "HINIT_SHIM_NATIVE"
 // agent handles the command. While PID 1 doesn't answer the commands of s6, hinit handles all commands that start or stop
 // gateways. The agent would do nothing and report success, or wait for ever.
 func (o *options) execHinit(argv, env []string) {
-	if len(argv) < 3 || o.native == "" || lookupEnv(env, nativeEnv) == "0" {
+	if len(argv) < 3 || o.hinitPath == "" || lookupEnv(env, nativeEnv) == "0" {
 		return
 	}
 	_, ok := lifecycle.Parse(argv[1:])
 	ok = ok || lifecycle.ListsProfiles(argv[1:]) && o.isolatesAny()
-	if !ok && (isDirectory(o.baseDir) || !lifecycle.ChangesGateways(argv[1:])) {
+	if !ok && (isDirectory(o.s6BaseDir) || !lifecycle.ChangesGateways(argv[1:])) {
 		return
 	}
-	if _, ok := executable(o.native); !ok {
+	if _, ok := executable(o.hinitPath); !ok {
 		return
 	}
 	// if this fails, the agent handles the command
-	_ = unix.Exec(o.native, append([]string{agentuser.NativeName, o.target}, argv[1:]...), env)
+	_ = unix.Exec(o.hinitPath, append([]string{agentuser.NativeArgv0, o.target}, argv[1:]...), env)
 }
 
 // isolatesAny reports whether PID 1 has published a list with isolated profiles.
 func (o *options) isolatesAny() bool {
 	var st unix.Stat_t
-	return unix.Stat(o.root+account.RuntimeDir+"/"+account.IsolatedFile, &st) == nil && st.Size > 0
+	return unix.Stat(o.root+account.RuntimeDir+"/"+account.IsolatedProfilesFile, &st) == nil && st.Size > 0
 }
 
 func isDirectory(path string) bool {

@@ -16,21 +16,21 @@ import (
 	"hinit/internal/testkit"
 )
 
-const whoami = `echo "$(id -u):$(id -g) $(id -G) $HOME"`
+const whoamiScript = `echo "$(id -u):$(id -g) $(id -G) $HOME"`
 
 const (
-	dropped = "10000:10001 10001 44 109 /opt/data\n"
-	asRoot  = "0:0 0 /root\n"
+	agentIdentity = "10000:10001 10001 44 109 /opt/data\n"
+	rootIdentity  = "0:0 0 /root\n"
 )
 
 func TestRootIsDropped(t *testing.T) {
 	testkit.NeedRoot(t)
-	finish(t, newImage(t, whoami).command()).want(t, 0, dropped, "")
+	runCommand(t, newImage(t, whoamiScript).command()).want(t, 0, agentIdentity, "")
 }
 
 func TestNoWayBackToRoot(t *testing.T) {
 	testkit.NeedRoot(t)
-	r := finish(t, newImage(t, `exec grep -E '^(Uid|Gid|Groups|CapInh|CapPrm|CapEff|CapAmb|SigBlk):' /proc/self/status`).command())
+	r := runCommand(t, newImage(t, `exec grep -E '^(Uid|Gid|Groups|CapInh|CapPrm|CapEff|CapAmb|SigBlk):' /proc/self/status`).command())
 	none := "0000000000000000\n"
 	r.want(t, 0, "Uid:\t10000\t10000\t10000\t10000\nGid:\t10001\t10001\t10001\t10001\nGroups:\t44 109 10001 \n"+
 		"SigBlk:\t"+none+"CapInh:\t"+none+"CapPrm:\t"+none+"CapEff:\t"+none+"CapAmb:\t"+none, "")
@@ -41,7 +41,7 @@ func TestCapabilitiesThatRootInherited(t *testing.T) {
 	cmd := newImage(t, `exec grep -E '^(CapPrm|CapEff|CapAmb):' /proc/self/status`).command()
 	cmd.SysProcAttr = &syscall.SysProcAttr{AmbientCaps: []uintptr{unix.CAP_NET_BIND_SERVICE, unix.CAP_DAC_OVERRIDE}}
 	none := "0000000000000000\n"
-	finish(t, cmd).want(t, 0, "CapPrm:\t"+none+"CapEff:\t"+none+"CapAmb:\t"+none, "")
+	runCommand(t, cmd).want(t, 0, "CapPrm:\t"+none+"CapEff:\t"+none+"CapAmb:\t"+none, "")
 }
 
 // A command of docker exec must get a higher oom_score_adj than PID 1. If it fills the memory, the kernel must kill it and not
@@ -61,26 +61,26 @@ func TestTheKernelTakesAChatOfDockerExecBeforeTheCMD(t *testing.T) {
 		cmd.Path = "/bin/sh"
 		return cmd
 	}
-	finish(t, with(score)).want(t, 0, fmt.Sprintln(min(score+800, 1000)), "")
+	runCommand(t, with(score)).want(t, 0, fmt.Sprintln(min(score+800, 1000)), "")
 	hinits := 700
 	if hinits == score {
 		hinits = 600
 	}
-	finish(t, with(hinits)).want(t, 0, fmt.Sprintln(hinits), "")
+	runCommand(t, with(hinits)).want(t, 0, fmt.Sprintln(hinits), "")
 }
 
 func TestOptOut(t *testing.T) {
 	testkit.NeedRoot(t)
-	i := newImage(t, whoami)
+	i := newImage(t, whoamiScript)
 	for want, values := range map[string][]string{
-		asRoot:  {"1", "true", "TRUE", "True", "tRuE", "yes", "YES", "Yes"},
-		dropped: {"", "0", "2", "11", "false", "no", "NO", "on", "y", "t", "garbage", " 1", "1 ", "true\n", "yes please", "truе"},
+		rootIdentity:  {"1", "true", "TRUE", "True", "tRuE", "yes", "YES", "Yes"},
+		agentIdentity: {"", "0", "2", "11", "false", "no", "NO", "on", "y", "t", "garbage", " 1", "1 ", "true\n", "yes please", "truе"},
 	} {
 		for _, value := range values {
 			t.Run(fmt.Sprintf("%q", value), func(t *testing.T) {
 				cmd := i.command()
 				cmd.Env = append(cmd.Env, "HERMES_DOCKER_EXEC_AS_ROOT="+value)
-				finish(t, cmd).want(t, 0, want, "")
+				runCommand(t, cmd).want(t, 0, want, "")
 			})
 		}
 	}
@@ -89,13 +89,13 @@ func TestOptOut(t *testing.T) {
 func TestNotRootIsLeftAlone(t *testing.T) {
 	testkit.NeedRoot(t) // without root this is an error, because the test becomes another user
 	for _, uid := range []uint32{agentUID, 12345} {
-		i := newImage(t, whoami)
-		finish(t, asUser(i.command(), uid)).want(t, 0, fmt.Sprintf("%d:%d %d /root\n", uid, uid, uid), "")
+		i := newImage(t, whoamiScript)
+		runCommand(t, asUser(i.command(), uid)).want(t, 0, fmt.Sprintf("%d:%d %d /root\n", uid, uid, uid), "")
 
 		i.target = "/usr/bin/env" // env itself, because a shell might change the order of the variables
 		cmd := asUser(i.command(), uid)
 		cmd.Env = append(cmd.Env, "HERMES_REAL_HOME=/elsewhere", "HERMES_DOCKER_EXEC_AS_ROOT=0", "EMPTY=", "TWO=a\nb")
-		finish(t, cmd).want(t, 0, strings.Join(cmd.Env[1:], "\n")+"\n", "")
+		runCommand(t, cmd).want(t, 0, strings.Join(cmd.Env[1:], "\n")+"\n", "")
 	}
 }
 
@@ -110,12 +110,12 @@ func TestEnvironmentAfterTheDrop(t *testing.T) {
 		cmd.Env = append(cmd.Env, "USER=root", "LOGNAME=root", "HERMES_REAL_HOME="+real, "HERMES_HOME=/x", "EMPTY=", "TWO=a\nb")
 		path, rest := cmd.Env[1], cmd.Env[3:] // cmd.Env[2] is HOME
 		want := slices.Concat(rest, []string{path, "HOME=" + home})
-		finish(t, cmd).want(t, 0, strings.Join(want, "\n")+"\n", "")
+		runCommand(t, cmd).want(t, 0, strings.Join(want, "\n")+"\n", "")
 	}
 	t.Run("no HOME before", func(t *testing.T) {
 		cmd := i.command()
 		cmd.Env = cmd.Env[:2]
-		finish(t, cmd).want(t, 0, cmd.Env[1]+"\nHOME=/opt/data\n", "")
+		runCommand(t, cmd).want(t, 0, cmd.Env[1]+"\nHOME=/opt/data\n", "")
 	})
 }
 
@@ -127,14 +127,14 @@ func TestArgumentsAreExact(t *testing.T) {
 		{"--version"},
 		{strings.Repeat("long ", 20_000)},
 	} {
-		r := finish(t, i.command(args...))
+		r := runCommand(t, i.command(args...))
 		r.want(t, 0, i.target+"\x00"+strings.Join(args, "\x00")+"\x00", "")
 	}
-	finish(t, i.command()).want(t, 0, i.target+"\x00", "")
+	runCommand(t, i.command()).want(t, 0, i.target+"\x00", "")
 	t.Run("no argv at all", func(t *testing.T) {
 		cmd := i.command()
 		cmd.Args = []string{}
-		if r := finish(t, cmd); r.code != 0 || !strings.HasPrefix(r.stdout, i.target+"\x00") {
+		if r := runCommand(t, cmd); r.code != 0 || !strings.HasPrefix(r.stdout, i.target+"\x00") {
 			t.Errorf("exit code %d, stdout %q, stderr %q", r.code, r.stdout, r.stderr)
 		}
 	})
@@ -148,14 +148,14 @@ func TestSameProcess(t *testing.T) {
 	cmd.Stdin = strings.NewReader("from stdin\n")
 	old := unix.Umask(0o027)
 	defer unix.Umask(old)
-	r := finish(t, cmd)
+	r := runCommand(t, cmd)
 	r.want(t, 42, fmt.Sprintf("%d\n%s\n0027\nfrom stdin\n", cmd.Process.Pid, cmd.Dir), "err\n")
 }
 
 func TestDeathBySignal(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL, syscall.SIGINT, syscall.SIGPIPE, syscall.SIGQUIT} {
-		r := finish(t, newImage(t, fmt.Sprintf("ulimit -c 0; kill -%d $$", sig)).command())
+		r := runCommand(t, newImage(t, fmt.Sprintf("ulimit -c 0; kill -%d $$", sig)).command())
 		if !r.status.Signaled() || r.status.Signal() != sig {
 			t.Errorf("status %#x, want death by %v", r.status, sig)
 		}
@@ -166,7 +166,7 @@ func TestSignalsAtTheirDefault(t *testing.T) {
 	testkit.NeedRoot(t)
 	i := newImage(t, "")
 	i.target = "/usr/bin/grep"
-	r := finish(t, i.command("-E", "^Sig(Ign|Blk)", "/proc/self/status"))
+	r := runCommand(t, i.command("-E", "^Sig(Ign|Blk)", "/proc/self/status"))
 	// Two signals of the C library, which Go can't change, must stay as the caller has them. A process from glibc's
 	// posix_spawn, as in make, ignores them. The same holds for SIGHUP, which nohup ignores.
 	status, err := os.ReadFile("/proc/self/status")
@@ -188,7 +188,7 @@ func TestOpenFilesLimitIsTheCallers(t *testing.T) {
 		if user == "root" {
 			cmd.Env = append(cmd.Env, "HERMES_DOCKER_EXEC_AS_ROOT=1")
 		}
-		finish(t, cmd).want(t, 0, "777\n2000\n", "")
+		runCommand(t, cmd).want(t, 0, "777\n2000\n", "")
 	}
 }
 
@@ -209,7 +209,7 @@ func TestDescriptors(t *testing.T) {
 		cmd := i.command()
 		cmd.ExtraFiles = []*os.File{secret, secret}
 		cmd.Env = append(cmd.Env, c.env)
-		finish(t, cmd).want(t, 0, c.want, "")
+		runCommand(t, cmd).want(t, 0, c.want, "")
 	}
 }
 
@@ -246,15 +246,15 @@ func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 		"hermes\nx\n-1\n\n":             "10000\n10001\n10001 44 109\n",
 	} {
 		write(t, told, text, 0o644)
-		finish(t, i.command()).want(t, 0, want, "")
+		runCommand(t, i.command()).want(t, 0, want, "")
 	}
 	write(t, told, "hermes\n0\n0\n0\n", 0o644)
-	if r := finish(t, i.command()); r.code != 126 {
+	if r := runCommand(t, i.command()); r.code != 126 {
 		t.Errorf("it runs as root: %+v", r)
 	}
 	write(t, told, "hermes\n1234\n1235\n1235 44\n", 0o644)
 	must(t, os.Chown(told, agentUID, agentUID))
-	finish(t, i.command()).want(t, 0, "10000\n10001\n10001 44 109\n", "")
+	runCommand(t, i.command()).want(t, 0, "10000\n10001\n10001 44 109\n", "")
 
 	must(t, os.Remove(told)) // without this file, the shim reads the ids from the variables of the container
 	asks := func(vars ...string) *exec.Cmd {
@@ -262,8 +262,8 @@ func TestACommandHasTheIdsOfTheContainerWhereEtcIsReadOnly(t *testing.T) {
 		cmd.Env = append(cmd.Env, vars...)
 		return cmd
 	}
-	finish(t, asks("PUID=1234", "HERMES_UID=1233", "PGID=1235")).want(t, 0, "1233\n1235\n1235 44 109\n", "")
-	finish(t, asks("PUID=0", "PGID=many")).want(t, 0, "10000\n10001\n10001 44 109\n", "")
+	runCommand(t, asks("PUID=1234", "HERMES_UID=1233", "PGID=1235")).want(t, 0, "1233\n1235\n1235 44 109\n", "")
+	runCommand(t, asks("PUID=0", "PGID=many")).want(t, 0, "10000\n10001\n10001 44 109\n", "")
 }
 
 // The shim must open files with plain system calls. Package os sets up epoll(7) for its first file, which takes a fifth of the

@@ -14,11 +14,11 @@ import (
 	"hinit/internal/testkit"
 )
 
-// typeEnv makes the test binary a hostile agent that types the variable's value into every terminal in reach.
-const typeEnv = "SHIM_TEST_TYPE"
+// typeTextEnv makes the test binary a hostile agent that types the variable's value into every terminal in reach.
+const typeTextEnv = "SHIM_TEST_TYPE"
 
-// typeInto prints the terminals that accepted its input.
-func typeInto(text string) int {
+// typeIntoTerminals prints the terminals that accepted its input.
+func typeIntoTerminals(text string) int {
 	terminals := []int{0, 1, 2}
 	if fd, err := unix.Open("/dev/tty", unix.O_RDWR, 0); err == nil {
 		terminals = append(terminals, fd)
@@ -45,13 +45,13 @@ func newTypingImage(t *testing.T) *image {
 	self, err := os.ReadFile("/proc/self/exe")
 	must(t, err)
 	write(t, i.dir+"/bin/typist", string(self), 0o755)
-	write(t, i.target, "#!/bin/sh\n"+typeEnv+"='echo evil as $(id -u)\n' exec '"+i.dir+"/bin/typist'\n", 0o755)
+	write(t, i.target, "#!/bin/sh\n"+typeTextEnv+"='echo evil as $(id -u)\n' exec '"+i.dir+"/bin/typist'\n", 0o755)
 	return i
 }
 
-// onTerminal runs a shell of root on a new terminal, and the shim from that shell. It returns the output of the terminal until
+// runOnTerminal runs a shell of root on a new terminal, and the shim from that shell. It returns the output of the terminal until
 // the shell has read the line that is typed after the agent's end.
-func onTerminal(t *testing.T, i *image) string {
+func runOnTerminal(t *testing.T, i *image) string {
 	t.Helper()
 	master, slave, err := testkit.OpenTerminal(24, 80)
 	must(t, err)
@@ -85,7 +85,7 @@ func onTerminal(t *testing.T, i *image) string {
 
 func TestTheAgentCannotTypeIntoTheShellThatRootHasCalledItFrom(t *testing.T) {
 	testkit.NeedRoot(t)
-	shown := onTerminal(t, newTypingImage(t))
+	shown := runOnTerminal(t, newTypingImage(t))
 	for _, want := range []string{"agent 10000, typed 0, a terminal true", "root's shell read: root's own line"} {
 		if !strings.Contains(shown, want) {
 			t.Errorf("the terminal shows no %q, but:\n%s", want, shown)
@@ -102,5 +102,5 @@ func TestWhoIsAloneOnATerminalKeepsIt(t *testing.T) {
 	cmd := newImage(t, `: </dev/tty && echo mine`).command() // the same terminal as after docker exec -it CONTAINER hermes
 	cmd.Stdin = slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	finish(t, cmd).want(t, 0, "mine\n", "")
+	runCommand(t, cmd).want(t, 0, "mine\n", "")
 }

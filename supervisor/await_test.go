@@ -8,13 +8,13 @@ import (
 
 // loop is a supervisor whose services the test sets.
 type loop struct {
-	view  Snapshot
-	news  chan struct{}
-	ended chan struct{}
+	view    Snapshot
+	changed chan struct{}
+	ended   chan struct{}
 }
 
 func (l *loop) Snapshot() *Snapshot      { return &l.view }
-func (l *loop) Changed() <-chan struct{} { return l.news }
+func (l *loop) Changed() <-chan struct{} { return l.changed }
 func (l *loop) Ended() <-chan struct{}   { return l.ended }
 
 func TestWhatATaskCameTo(t *testing.T) {

@@ -51,7 +51,7 @@ func BenchmarkStopOfMany(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				ends := make(chan os.Signal, 1)
-				l := supervisor.NewLoop(supervisor.Config{Procs: &endingSpawner{ends: ends}, Logs: silentLogs{}, SIGCHLD: ends, ShutdownBudget: 8e9})
+				l := supervisor.NewLoop(supervisor.Config{Procs: &endingSpawner{sigchld: ends}, Logs: silentLogs{}, SIGCHLD: ends, ShutdownBudget: 8e9})
 				ended := make(chan int)
 				go func() { ended <- l.Run() }()
 				for i := range n {
@@ -71,14 +71,14 @@ func BenchmarkStopOfMany(b *testing.B) {
 // endingSpawner starts no processes. A signalled process counts as ended, and each Reap returns one of them.
 type endingSpawner struct {
 	instantSpawner
-	ended []proc.Exit
-	ends  chan os.Signal
+	ended   []proc.Exit
+	sigchld chan os.Signal
 }
 
 func (s *endingSpawner) Signal(id uint64, signal int) error {
 	if signal == 0 {
 		s.ended = append(s.ended, proc.Exit{ID: id, PID: int(id)})
-		s.next()
+		s.endNext()
 	}
 	return nil
 }
@@ -89,14 +89,14 @@ func (s *endingSpawner) Reap(_ bool, each func(proc.Exit)) (childless bool) {
 		s.ended = s.ended[1:]
 		each(x)
 	}
-	s.next()
+	s.endNext()
 	return len(s.ended) == 0
 }
 
-func (s *endingSpawner) next() {
+func (s *endingSpawner) endNext() {
 	if len(s.ended) > 0 {
 		select {
-		case s.ends <- os.Interrupt:
+		case s.sigchld <- os.Interrupt:
 		default:
 		}
 	}

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// draining is the policy of a logger, which drains its input before it ends.
-var draining = func() Policy {
+// drainingPolicy is the policy of a logger, which drains its input before it ends.
+var drainingPolicy = func() Policy {
 	p := testPolicy
 	p.DrainsInput = true
 	return p
 }()
 
-func withLogger(t *testing.T) *rig {
+func newRigWithLogger(t *testing.T) *rig {
 	t.Helper()
 	r := newRig(t)
-	r.do(Add{Name: "log", Policy: new(draining), Want: WantUp})
-	r.do(Spawned{"log", 50})
-	r.up()
+	r.step(Add{Name: "log", Policy: new(drainingPolicy), Want: WantUp})
+	r.step(Spawned{"log", 50})
+	r.bringUp()
 	return r
 }
 
-// signalled returns the services that the actions of the last step signal. A "-" before the name means that they close
+// signalledServices returns the services that the actions of the last step signal. A "-" before the name means that they close
 // its input.
-func signalled(acts []Action) (names []string) {
+func signalledServices(acts []Action) (names []string) {
 	for _, a := range acts {
 		switch a := a.(type) {
 		case Signal:
@@ -39,12 +39,12 @@ func signalled(acts []Action) (names []string) {
 
 func (r *rig) actionsAfter(e Event) []string {
 	r.actions = nil
-	r.do(e)
-	return signalled(r.actions)
+	r.step(e)
+	return signalledServices(r.actions)
 }
 
 func TestALoggerOutlivesItsServiceAtTheEndOfTheContainer(t *testing.T) {
-	r := withLogger(t)
+	r := newRigWithLogger(t)
 	if got := r.actionsAfter(Shutdown{Reason: "asked"}); !slices.Equal(got, []string{"s"}) {
 		t.Fatalf("told to end: %v", got)
 	}
@@ -52,55 +52,55 @@ func TestALoggerOutlivesItsServiceAtTheEndOfTheContainer(t *testing.T) {
 	if got := r.actionsAfter(Tick{}); len(got) != 0 {
 		t.Errorf("while the service still writes: %v", got)
 	}
-	if got := r.actionsAfter(Exited{Name: "s", PID: r.s().pid}); !slices.Equal(got, []string{"-s"}) {
+	if got := r.actionsAfter(Exited{Name: "s", PID: r.service().pid}); !slices.Equal(got, []string{"-s"}) {
 		t.Errorf("when the service has ended: %v", got)
 	}
 	if got := r.actionsAfter(Exited{Name: "log", PID: 50}); !slices.Equal(got, []string{"-log"}) {
 		t.Errorf("when the logger has ended: %v", got)
 	}
-	if x := r.m.services["log"].lastExit; x.Cause != CauseShutdown {
+	if x := r.machine.services["log"].lastExit; x.Cause != CauseShutdown {
 		t.Errorf("the logger has ended because of %s", x.Cause)
 	}
-	if got := r.do(NoChildrenLeft{}); !slices.Contains(got, "end") {
+	if got := r.step(NoChildrenLeft{}); !slices.Contains(got, "end") {
 		t.Errorf("the container keeps running: %v", got)
 	}
 }
 
 func TestALoggerThatDoesNotEndByItselfIsToldTo(t *testing.T) {
-	r := withLogger(t)
-	r.do(Shutdown{Reason: "asked"})
-	r.do(Exited{Name: "s", PID: r.s().pid})
-	r.now = r.now.Add(drainTime)
+	r := newRigWithLogger(t)
+	r.step(Shutdown{Reason: "asked"})
+	r.step(Exited{Name: "s", PID: r.service().pid})
+	r.now = r.now.Add(maxDrainTime)
 	if got := r.actionsAfter(Tick{}); !slices.Equal(got, []string{"log"}) {
 		t.Errorf("after its time: %v", got)
 	}
 	r.now = r.now.Add(8 * time.Second)
-	if got := r.actionsAfter(Tick{}); !slices.Equal(got, []string{"log"}) && r.m.phase != finished {
+	if got := r.actionsAfter(Tick{}); !slices.Equal(got, []string{"log"}) && r.machine.phase != phaseFinished {
 		t.Errorf("at the end of the budget: %v", got)
 	}
 }
 
 func TestTheLastWordsOfAServiceThatHadToBeKilledAreReadToo(t *testing.T) {
-	r := withLogger(t)
-	r.do(Shutdown{Reason: "asked"})
+	r := newRigWithLogger(t)
+	r.step(Shutdown{Reason: "asked"})
 	begin := r.now
 	killed := false
 	for !killed {
-		at, ok := r.m.Deadline()
+		at, ok := r.machine.Deadline()
 		if !ok || at.Sub(begin) >= 8*time.Second {
 			t.Fatal("the service is never killed")
 		}
 		r.now = at
 		killed = slices.Contains(r.actionsAfter(Tick{}), "s")
 	}
-	r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-	if s := r.m.services["log"]; s.pid == 0 || s.state == Killing {
+	r.step(Exited{Name: "s", PID: r.service().pid, Code: -1, Signal: sigKill})
+	if s := r.machine.services["log"]; s.pid == 0 || s.state == Killing {
 		t.Errorf("the logger is %s as soon as the service is killed", s.state)
 	}
-	for r.m.phase != finished {
-		at, _ := r.m.Deadline()
+	for r.machine.phase != phaseFinished {
+		at, _ := r.machine.Deadline()
 		r.now = at
-		r.do(Tick{})
+		r.step(Tick{})
 	}
 	if took := r.now.Sub(begin); took > 8*time.Second {
 		t.Errorf("it takes %s of a budget of 8s", took)
@@ -108,8 +108,8 @@ func TestTheLastWordsOfAServiceThatHadToBeKilledAreReadToo(t *testing.T) {
 }
 
 func TestASecondShutdownDoesNotSpareTheLogger(t *testing.T) {
-	r := withLogger(t)
-	r.do(Shutdown{Reason: "asked"})
+	r := newRigWithLogger(t)
+	r.step(Shutdown{Reason: "asked"})
 	if got := r.actionsAfter(Shutdown{Reason: "again"}); !slices.Contains(got, "log") || !slices.Contains(got, "s") {
 		t.Errorf("killed: %v", got)
 	}
@@ -119,29 +119,29 @@ func TestASecondShutdownDoesNotSpareTheLogger(t *testing.T) {
 // services have ended.
 func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	r := newRig(t)
-	last := draining
+	last := drainingPolicy
 	last.DrainSignal = 30
-	r.do(Add{Name: "lease", Policy: new(last), Want: WantUp})
-	r.do(Spawned{"lease", 50})
-	r.up()
+	r.step(Add{Name: "lease", Policy: new(last), Want: WantUp})
+	r.step(Spawned{"lease", 50})
+	r.bringUp()
 	if got := r.actionsAfter(Shutdown{Reason: "asked"}); !slices.Equal(got, []string{"s"}) {
 		t.Fatalf("told to end: %v", got)
 	}
 	r.actions = nil
-	r.do(Exited{Name: "s", PID: r.s().pid})
+	r.step(Exited{Name: "s", PID: r.service().pid})
 	var sent []Signal
 	for _, a := range r.actions {
 		if s, is := a.(Signal); is {
 			sent = append(sent, s)
 		}
 	}
-	if want := (Signal{"lease", r.m.services["lease"].number, 30, ScopeMain, false}); len(sent) != 1 || sent[0] != want {
+	if want := (Signal{"lease", r.machine.services["lease"].number, 30, ScopeMain, false}); len(sent) != 1 || sent[0] != want {
 		t.Errorf("sent %+v", sent)
 	}
 	if got := r.actionsAfter(Tick{}); len(got) != 0 {
 		t.Errorf("and again: %v", got)
 	}
-	r.now = r.now.Add(drainTime)
+	r.now = r.now.Add(maxDrainTime)
 	if got := r.actionsAfter(Tick{}); !slices.Equal(got, []string{"lease"}) {
 		t.Errorf("when it takes too long: %v", got)
 	}

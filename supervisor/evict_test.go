@@ -11,10 +11,10 @@ import (
 func TestEvictedFromEveryState(t *testing.T) {
 	for _, state := range States() {
 		r := newRig(t)
-		r.enter(state)
-		alive := r.s().pid != 0 || r.s().leftover
-		got := r.do(Evict{Names: []string{"s", "unknown"}, Cause: CauseLease, Reason: "the lock is lost"})
-		if s := r.m.services["s"]; (s != nil) != alive && state != Starting {
+		r.bringInto(state)
+		alive := r.service().pid != 0 || r.service().leftover
+		got := r.step(Evict{Names: []string{"s", "unknown"}, Cause: CauseLease, Reason: "the lock is lost"})
+		if s := r.machine.services["s"]; (s != nil) != alive && state != Starting {
 			t.Errorf("%s: known %v, alive %v", state, s != nil, alive)
 			continue
 		}
@@ -24,28 +24,28 @@ func TestEvictedFromEveryState(t *testing.T) {
 		if len(got) == 0 || got[len(got)-1] != "signaltree" {
 			t.Errorf("%s: actions %v, want it killed", state, got)
 		}
-		s := r.s()
+		s := r.service()
 		if s.want != WantDown || s.restartAfterRun {
 			t.Errorf("%s: it is still wanted", state)
 		}
 		run := s.liveRun()
 		if s.pid != 0 {
 			asked := s.requestedCause
-			r.do(Exited{Name: "s", PID: s.pid, Code: -1, Signal: sigKill, Leftover: true})
+			r.step(Exited{Name: "s", PID: s.pid, Code: -1, Signal: sigKill, Leftover: true})
 			if state == Up && (asked != CauseLease || s.lastExit.Cause != CauseLease) {
 				t.Errorf("its exit is caused by %s", s.lastExit.Cause)
 			}
 		}
-		r.do(RunEnded{"s", run})
-		if s := r.m.services["s"]; s != nil && s.state != Finishing {
+		r.step(RunEnded{"s", run})
+		if s := r.machine.services["s"]; s != nil && s.state != Finishing {
 			t.Errorf("%s: it is %s after its end", state, s.state)
 		}
 	}
 	r := newRig(t)
-	r.do(Add{Name: "cmd", Policy: &Policy{IsCMD: true}, Want: WantUp})
-	r.do(Spawned{"cmd", 7})
-	r.do(Evict{Names: []string{"cmd"}})
-	if s := r.m.services["cmd"]; s == nil || s.state != Up {
+	r.step(Add{Name: "cmd", Policy: &Policy{IsCMD: true}, Want: WantUp})
+	r.step(Spawned{"cmd", 7})
+	r.step(Evict{Names: []string{"cmd"}})
+	if s := r.machine.services["cmd"]; s == nil || s.state != Up {
 		t.Error("the CMD was evicted")
 	}
 }
@@ -54,18 +54,18 @@ func TestEvictedFromEveryState(t *testing.T) {
 // to serve in that time.
 func TestALostLockKillsAtOnceWhileTheContainerStops(t *testing.T) {
 	r := newRig(t)
-	r.m.ShutdownBudget = 2 * time.Minute
-	r.up()
-	r.do(Shutdown{})
-	r.want(Stopping)
-	if got := r.do(Evict{Names: []string{"s"}, Cause: CauseLease, Reason: "the lock is lost"}); !slices.Equal(got, []string{"signaltree"}) {
+	r.machine.ShutdownBudget = 2 * time.Minute
+	r.bringUp()
+	r.step(Shutdown{})
+	r.wantState(Stopping)
+	if got := r.step(Evict{Names: []string{"s"}, Cause: CauseLease, Reason: "the lock is lost"}); !slices.Equal(got, []string{"signaltree"}) {
 		t.Errorf("actions %v, want it killed", got)
 	}
-	r.do(Exited{Name: "s", PID: r.pid, Code: -1, Signal: sigKill})
-	if got := r.s(); got != nil {
+	r.step(Exited{Name: "s", PID: r.pid, Code: -1, Signal: sigKill})
+	if got := r.service(); got != nil {
 		t.Errorf("it is %s after its end", got.state)
 	}
-	if got := r.do(NoChildrenLeft{}); !slices.Contains(got, "end") {
+	if got := r.step(NoChildrenLeft{}); !slices.Contains(got, "end") {
 		t.Errorf("actions %v, want the end of the container", got)
 	}
 }

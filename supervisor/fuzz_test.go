@@ -23,8 +23,8 @@ func FuzzStep(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) {
 		w := newWorld(t)
 		for _, b := range script {
-			w.act(int(b))
-			w.check()
+			w.doAction(int(b))
+			w.checkInvariants()
 			if w.finished {
 				return
 			}
@@ -37,9 +37,9 @@ func FuzzStep(f *testing.F) {
 // service as an s6 service directory defines it.
 var fuzzPolicies = map[string]Policy{
 	"a": testPolicy,
-	"b": func() Policy { p := finishing; p.LimitedStarts, p.StopCommand = true, []string{"ask"}; return p }(),
+	"b": func() Policy { p := finishingPolicy; p.LimitedStarts, p.StopCommand = true, []string{"ask"}; return p }(),
 	"c": func() Policy {
-		p := finishing
+		p := finishingPolicy
 		p.Backoff.Max, p.LeaveDescendants, p.KillNever, p.KillScope = time.Second, true, true, ScopeMain
 		p.ReportsReadiness, p.ReadyRestart, p.SpawnRetry, p.DrainsInput, p.LimitedStarts = true, time.Second, time.Minute, true, true
 		return p
@@ -56,34 +56,34 @@ type process struct {
 	killAt   time.Time // earliest time at which KILL is allowed; zero while KILL is not allowed
 }
 
-type world struct {
-	t        *testing.T
-	m        Machine
-	now      time.Time
-	pids     int
-	procs    map[string]*process
-	stops    map[string]*process // stop commands of which a process is alive
-	operator bool
-	finished bool
-	ending   bool
-	hasty    bool
+type fuzzWorld struct {
+	t             *testing.T
+	m             Machine
+	now           time.Time
+	pids          int
+	procs         map[string]*process
+	stopCommands  map[string]*process // stop commands of which a process is alive
+	operatorActed bool
+	finished      bool
+	shuttingDown  bool
+	hasty         bool
 }
 
-func newWorld(t *testing.T) *world {
-	return &world{
+func newWorld(t *testing.T) *fuzzWorld {
+	return &fuzzWorld{
 		t: t, m: Machine{ShutdownBudget: 8 * time.Second, MaxStarting: 1}, now: time.Unix(1000, 0), pids: 100,
-		procs: map[string]*process{}, stops: map[string]*process{},
+		procs: map[string]*process{}, stopCommands: map[string]*process{},
 	}
 }
 
-const kinds = 26
+const actionKinds = 26
 
-func (w *world) act(b int) {
-	name := string(rune('a' + b/kinds%3))
+func (w *fuzzWorld) doAction(b int) {
+	name := string(rune('a' + b/actionKinds%3))
 	p := w.procs[name]
 	policy := fuzzPolicies[name]
-	w.operator = false
-	switch b % kinds {
+	w.operatorActed = false
+	switch b % actionKinds {
 	case 0:
 		w.step(Add{Name: name, Policy: new(policy), Want: WantUp})
 	case 1:
@@ -94,7 +94,7 @@ func (w *world) act(b int) {
 		w.step(Restart{name})
 	case 4, 5:
 		if p != nil && p.main {
-			leftover := b%kinds == 5
+			leftover := b%actionKinds == 5
 			p.main, p.leftover = false, leftover && !policy.LeaveDescendants
 			w.step(Exited{Name: name, PID: p.pid, Code: []int{0, 1, 75, 78, 125}[w.pids%5], Leftover: leftover})
 		}
@@ -131,9 +131,9 @@ func (w *world) act(b int) {
 	case 14:
 		w.step(RunEnded{name, 1 << 40}) // the number of no run
 	case 15:
-		if b/kinds > 8 {
-			w.hasty = w.hasty || w.ending
-			w.ending = true
+		if b/actionKinds > 8 {
+			w.hasty = w.hasty || w.shuttingDown
+			w.shuttingDown = true
 			w.step(Shutdown{Reason: "fuzz"})
 		}
 	case 16:
@@ -141,22 +141,22 @@ func (w *world) act(b int) {
 	case 17:
 		w.step(StayDown{name})
 	case 18:
-		w.step(Pause{name, b/kinds > 5})
+		w.step(Pause{name, b/actionKinds > 5})
 	case 19:
-		w.step(Continue{name, b/kinds > 5})
+		w.step(Continue{name, b/actionKinds > 5})
 	case 20:
-		w.operator = true
-		w.step(SignalMain{name, []int{0, sigHup, sigKill}[w.pids%3], b/kinds > 5})
+		w.operatorActed = true
+		w.step(SignalMain{name, []int{0, sigHup, sigKill}[w.pids%3], b/actionKinds > 5})
 	case 21:
 		if p != nil && p.main {
 			w.step(Ready{name, p.run, true, ""})
 			switch {
-			case b/kinds > 6:
-				w.step(Unhealthy{Name: name, Run: p.run, Answer: "no answer", Park: b/kinds > 8})
-			case b/kinds > 3:
-				w.step(ChecksReported{Name: name, Run: p.run, Ready: b/kinds > 5})
-			case b/kinds > 1:
-				w.ends(name, p)
+			case b/actionKinds > 6:
+				w.step(Unhealthy{Name: name, Run: p.run, Answer: "no answer", Park: b/actionKinds > 8})
+			case b/actionKinds > 3:
+				w.step(ChecksReported{Name: name, Run: p.run, Ready: b/actionKinds > 5})
+			case b/actionKinds > 1:
+				w.endProcess(name, p)
 			}
 		}
 	case 22:
@@ -166,30 +166,30 @@ func (w *world) act(b int) {
 			w.step(RunEnded{name, s.number})
 		}
 	case 23:
-		if c := w.stops[name]; c != nil {
-			switch leftover := b/kinds > 4; {
+		if c := w.stopCommands[name]; c != nil {
+			switch leftover := b/actionKinds > 4; {
 			case !c.main:
-				delete(w.stops, name)
+				delete(w.stopCommands, name)
 				w.step(RunEnded{name, c.run})
 			case leftover:
 				c.main = false
 				w.step(StopCommandEnded{Name: name, Run: c.run, Leftover: true})
 			default:
-				delete(w.stops, name)
+				delete(w.stopCommands, name)
 				w.step(StopCommandEnded{Name: name, Run: c.run})
 			}
 		}
 		w.step(Exited{Name: name, PID: 1, Code: 1})
 	case 24:
-		w.step(Scheduled{name, w.now.Add(time.Hour), b/kinds > 2})
+		w.step(Scheduled{name, w.now.Add(time.Hour), b/actionKinds > 2})
 	case 25:
-		policy.RestartAndNeeds = fuzzOrder(name, w.pids+b)
+		policy.RestartAndNeeds = fuzzNeeds(name, w.pids+b)
 		w.step(Add{Name: name, Policy: new(policy), Want: WantUp})
 	}
 }
 
-// fuzzOrder returns any needs, also circular ones.
-func fuzzOrder(name string, n int) RestartAndNeeds {
+// fuzzNeeds returns any needs, also circular ones.
+func fuzzNeeds(name string, n int) RestartAndNeeds {
 	others := map[string][]string{"a": {"b", "c"}, "b": {"c", "a"}, "c": {"a", "b"}}[name]
 	o := RestartAndNeeds{
 		RestartPolicy: []RestartAfter{RestartAlways, RestartOnFailure, RestartNever, RestartOnSuccess}[n%4],
@@ -206,7 +206,7 @@ func fuzzOrder(name string, n int) RestartAndNeeds {
 	return o
 }
 
-func (w *world) step(e Event) {
+func (w *fuzzWorld) step(e Event) {
 	if w.finished {
 		return
 	}
@@ -221,13 +221,13 @@ func (w *world) step(e Event) {
 			}
 			w.spawn(a.Name, a.Run, true)
 		case SpawnStop:
-			if p := w.procs[a.Name]; w.stops[a.Name] != nil || p == nil || !p.main {
-				w.t.Fatalf("a stop command of %s begins beside %+v, with the main process %+v", a.Name, w.stops[a.Name], p)
+			if p := w.procs[a.Name]; w.stopCommands[a.Name] != nil || p == nil || !p.main {
+				w.t.Fatalf("a stop command of %s begins beside %+v, with the main process %+v", a.Name, w.stopCommands[a.Name], p)
 			}
 			w.procs[a.Name].killAt = w.now.Add(fuzzPolicies[a.Name].Grace)
-			w.stops[a.Name] = &process{run: a.Run, main: true, killAt: w.procs[a.Name].killAt}
+			w.stopCommands[a.Name] = &process{run: a.Run, main: true, killAt: w.procs[a.Name].killAt}
 			if w.pids%5 == 0 {
-				delete(w.stops, a.Name)
+				delete(w.stopCommands, a.Name)
 				w.step(StopCommandEnded{Name: a.Name, Run: a.Run, Fault: "cannot be run"})
 			}
 		case Signal:
@@ -236,8 +236,8 @@ func (w *world) step(e Event) {
 				continue
 			}
 			p := w.procs[a.Name]
-			if c := w.stops[a.Name]; c != nil && c.run == a.Run {
-				if a.Signal != sigKill || c.main && !w.ending && w.now.Before(c.killAt) {
+			if c := w.stopCommands[a.Name]; c != nil && c.run == a.Run {
+				if a.Signal != sigKill || c.main && !w.shuttingDown && w.now.Before(c.killAt) {
 					w.t.Fatalf("signal %d for the stop command of %s: %+v", a.Signal, a.Name, c)
 				}
 				continue
@@ -246,28 +246,28 @@ func (w *world) step(e Event) {
 				w.t.Fatalf("signal %d for the tree of %s, of which nothing is alive: %+v", a.Signal, a.Name, p)
 			}
 			if a.Signal == sigKill && p.main {
-				w.mayKill(a.Name, p)
+				w.checkMayKill(a.Name, p)
 			}
 		case EndLoop:
 			w.finished = true
 		case SignalDescendants:
 			for name, p := range w.procs {
-				if w.now.Before(w.m.forcedEnd) && (p.main || p.leftover || w.stops[name] != nil) {
+				if w.now.Before(w.m.forcedEnd) && (p.main || p.leftover || w.stopCommands[name] != nil) {
 					w.t.Fatalf("the rest is ended while %s is alive: %+v", name, p)
 				}
 			}
 		case CloseOutput:
-			if p := w.procs[a.Name]; !w.ending || w.stops[a.Name] != nil || p != nil && (p.main || p.leftover) {
-				w.t.Fatalf("the file of %s is closed (the container ends: %v) while it may be written to: %+v", a.Name, w.ending, p)
+			if p := w.procs[a.Name]; !w.shuttingDown || w.stopCommands[a.Name] != nil || p != nil && (p.main || p.leftover) {
+				w.t.Fatalf("the file of %s is closed (the container ends: %v) while it may be written to: %+v", a.Name, w.shuttingDown, p)
 			}
 		case ServiceChanged, AppendRecord:
 		}
 	}
 }
 
-func (w *world) spawn(name string, run uint64, finish bool) {
+func (w *fuzzWorld) spawn(name string, run uint64, finish bool) {
 	p := w.procs[name]
-	if p != nil && (p.main || p.leftover) || w.stops[name] != nil {
+	if p != nil && (p.main || p.leftover) || w.stopCommands[name] != nil {
 		w.t.Fatalf("%s spawned while its last run is alive: %+v", name, p)
 	}
 	if s := w.m.services[name]; !finish {
@@ -293,13 +293,13 @@ func (w *world) spawn(name string, run uint64, finish bool) {
 	w.step(Spawned{name, w.pids})
 }
 
-func (w *world) signal(name string, run uint64, signal int, stop bool) {
+func (w *fuzzWorld) signal(name string, run uint64, signal int, stop bool) {
 	p := w.procs[name]
 	switch {
 	case p == nil || !p.main || p.run != run:
 		w.t.Fatalf("signal %d for %s, whose run %d has no main process: %+v", signal, name, run, p)
-	case signal == sigKill && !w.operator:
-		w.mayKill(name, p)
+	case signal == sigKill && !w.operatorActed:
+		w.checkMayKill(name, p)
 	case p.finish:
 		w.t.Fatalf("signal %d for the finish command of %s", signal, name)
 	// If a stop command ran first, the grace period began with the stop command.
@@ -308,7 +308,7 @@ func (w *world) signal(name string, run uint64, signal int, stop bool) {
 	}
 }
 
-func (w *world) ends(name string, p *process) {
+func (w *fuzzWorld) endProcess(name string, p *process) {
 	up := w.m.services[name].state == Up
 	w.step(NotifyMessage{Name: name, Run: p.run, Stopping: true, Extend: time.Minute})
 	if up && w.m.services[name].state == Stopping {
@@ -316,10 +316,10 @@ func (w *world) ends(name string, p *process) {
 	}
 }
 
-// mayKill fails the test unless hinit may kill the process now.
-func (w *world) mayKill(name string, p *process) {
+// checkMayKill fails the test unless hinit may kill the process now.
+func (w *fuzzWorld) checkMayKill(name string, p *process) {
 	switch {
-	case w.ending: // during a shutdown, only the shutdown budget limits the time of SIGKILL
+	case w.shuttingDown: // during a shutdown, only the shutdown budget limits the time of SIGKILL
 	case p.killAt.IsZero():
 		w.t.Fatalf("%s killed without having been asked to end", name)
 	case w.now.Before(p.killAt):
@@ -327,23 +327,23 @@ func (w *world) mayKill(name string, p *process) {
 	}
 }
 
-func (w *world) check() {
-	fresh := Machine{order: w.m.order}
+func (w *fuzzWorld) checkInvariants() {
+	fresh := Machine{inOrder: w.m.inOrder}
 	fresh.rebuildIndexes()
 	for name := range maps.Keys(fresh.dependants) {
 		if want, is := fresh.dependants[name], w.m.dependants[name]; len(is) != len(want) || len(cloneWithout(want, func(s *service) bool { return slices.Contains(is, s) })) > 0 {
 			w.t.Fatalf("the dependants of %s are %v, and the machine has %v", name, want, is)
 		}
 	}
-	if at, ok := fresh.Deadline(); ok && (w.m.effects.wakeAt.IsZero() || w.m.effects.wakeAt.After(at)) {
-		w.t.Fatalf("a service has the deadline %v, and the machine wakes at %v", at, w.m.effects.wakeAt)
+	if at, ok := fresh.Deadline(); ok && (w.m.stepResult.wakeAt.IsZero() || w.m.stepResult.wakeAt.After(at)) {
+		w.t.Fatalf("a service has the deadline %v, and the machine wakes at %v", at, w.m.stepResult.wakeAt)
 	}
-	if n := len(slices.DeleteFunc(slices.Clone(w.m.order), func(s *service) bool { return s.queuePosition == 0 })); n != len(w.m.queue) {
+	if n := len(slices.DeleteFunc(slices.Clone(w.m.inOrder), func(s *service) bool { return s.queuePosition == 0 })); n != len(w.m.queue) {
 		w.t.Fatalf("%d services wait for a turn, and %d are in the line", n, len(w.m.queue))
 	}
-	for _, s := range w.m.order {
+	for _, s := range w.m.inOrder {
 		p := w.procs[s.name]
-		c := w.stops[s.name]
+		c := w.stopCommands[s.name]
 		alive := p != nil && (p.main || p.leftover) || c != nil
 		if (s.stopCommand.run != 0) != (c != nil) || c != nil && c.run != s.stopCommand.run {
 			w.t.Fatalf("%s: the machine has stop command %d, the kernel %+v", s.name, s.stopCommand.run, c)
@@ -367,7 +367,7 @@ func (w *world) check() {
 				w.t.Fatalf("%s is in backoff: alive %v, deadline %v", s.name, alive, s.deadline)
 			}
 		case Stopping, Killing:
-			if !alive || p.finish && p.main || s.deadline.IsZero() && !(p.main && s.policy.KillNever && !w.ending) {
+			if !alive || p.finish && p.main || s.deadline.IsZero() && !(p.main && s.policy.KillNever && !w.shuttingDown) {
 				w.t.Fatalf("%s is %s without a deadline, or without a process of its run: %+v", s.name, s.state, p)
 			}
 		case Finishing:
@@ -385,7 +385,7 @@ func (w *world) check() {
 			if !alive || p.finish || c != nil {
 				w.t.Fatalf("%s is up and not alive: %+v", s.name, p)
 			}
-			if w.ending && (s.deadline.IsZero() || s.deadline.After(w.m.forcedEnd)) {
+			if w.shuttingDown && (s.deadline.IsZero() || s.deadline.After(w.m.forcedEnd)) {
 				w.t.Fatalf("%s is left alone at the end until %v", s.name, s.deadline)
 			}
 		case Starting:
@@ -395,10 +395,10 @@ func (w *world) check() {
 }
 
 // shutdown stops the container, which must end even if no process ever dies.
-func (w *world) shutdown() {
-	w.ending, w.operator = true, false
+func (w *fuzzWorld) shutdown() {
+	w.shuttingDown, w.operatorActed = true, false
 	w.step(Shutdown{Reason: "end"})
-	w.check()
+	w.checkInvariants()
 	begin := w.now
 	for i := 0; !w.finished; i++ {
 		at, ok := w.m.Deadline()
@@ -415,9 +415,9 @@ func (w *world) shutdown() {
 	}
 }
 
-func (w *world) describe() string {
+func (w *fuzzWorld) describe() string {
 	out := ""
-	for _, s := range w.m.order {
+	for _, s := range w.m.inOrder {
 		out += fmt.Sprintf("%s=%s(pid %d, leftover %v) ", s.name, s.state, s.pid, s.leftover)
 	}
 	return out

@@ -32,10 +32,10 @@ func (l *Loop) RunInLoop(ctx context.Context, call func()) error {
 // RunInLoop or OnPanic.
 func (l *Loop) HandOver() *Handover {
 	h := &Handover{
-		Machine: l.machine, Services: append([]*service{}, l.machine.order...), Runs: l.runs, LingeringRuns: l.lingeringRuns, Orphans: l.orphans.Load(), OOMKills: l.oomKills.explained,
+		Machine: l.machine, Services: append([]*service{}, l.machine.inOrder...), Runs: l.runs, LingeringRuns: l.lingeringRuns, Orphans: l.orphans.Load(), OOMKills: l.oomKills.explainedUpTo,
 		Notify: make(map[uint64]*os.File),
 	}
-	for _, s := range l.machine.order {
+	for _, s := range l.machine.inOrder {
 		if u := l.units[s.name]; u != nil {
 			h.Units = append(h.Units, u)
 		}
@@ -57,10 +57,10 @@ func (l *Loop) HandOver() *Handover {
 func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	h.Machine.ShutdownBudget, h.Machine.Random, h.Machine.MaxStarting, h.Machine.ExtraStarting = l.machine.ShutdownBudget, l.machine.Random, l.machine.MaxStarting, l.machine.ExtraStarting
 	l.machine = h.Machine
-	l.machine.order = h.Services
+	l.machine.inOrder = h.Services
 	l.machine.rebuildIndexes()
 	for _, s := range h.Services {
-		l.machine.effects.changed = append(l.machine.effects.changed, s.name) // the first step of the new loop checks all waiting services
+		l.machine.stepResult.changed = append(l.machine.stepResult.changed, s.name) // the first step of the new loop checks all waiting services
 		l.units[s.name] = &unit{Unit: &Unit{Name: s.name, Policy: *s.policy}}
 	}
 	l.machine.resumeTurns(time.Now())
@@ -75,9 +75,9 @@ func (l *Loop) TakeOver(h *Handover, mainPID func(run uint64) int) {
 	}
 	l.lingeringRuns = h.LingeringRuns
 	l.orphans.Store(h.Orphans)
-	l.oomKills.explained = h.OOMKills
+	l.oomKills.explainedUpTo = h.OOMKills
 	l.history.restore(h.History)
-	for _, s := range l.machine.order {
+	for _, s := range l.machine.inOrder {
 		l.reconcile(s, mainPID(s.liveRun()))
 		if x := s.lastExit; x != nil && x.PID != 0 && x.Tail == nil {
 			l.firstEvents = append(l.firstEvents, LastLines{s.name, x.Run, nil})

@@ -22,11 +22,11 @@ func loopAfterHandover(t *testing.T, m Machine, main func(run uint64) int) *Loop
 	t.Helper()
 	old := NewLoop(Config{ShutdownBudget: m.ShutdownBudget})
 	old.machine = m
-	return successor(t, old, main)
+	return newLoopAfterHandover(t, old, main)
 }
 
-// write encodes the state that a loop hands over.
-func write(t *testing.T, l *Loop) json.RawMessage {
+// encodeHandover encodes the state that a loop hands over.
+func encodeHandover(t *testing.T, l *Loop) json.RawMessage {
 	t.Helper()
 	data, err := reexec.NewCodec().Encode(l.HandOver())
 	if err != nil {
@@ -35,7 +35,7 @@ func write(t *testing.T, l *Loop) json.RawMessage {
 	return data
 }
 
-func read(t *testing.T, data json.RawMessage) *Handover {
+func decodeHandover(t *testing.T, data json.RawMessage) *Handover {
 	t.Helper()
 	h := &Handover{}
 	if err := reexec.NewCodec().Decode(data, h); err != nil {
@@ -44,10 +44,10 @@ func read(t *testing.T, data json.RawMessage) *Handover {
 	return h
 }
 
-func successor(t *testing.T, old *Loop, main func(run uint64) int) *Loop {
+func newLoopAfterHandover(t *testing.T, old *Loop, main func(run uint64) int) *Loop {
 	t.Helper()
 	next := NewLoop(old.cfg)
-	next.TakeOver(read(t, write(t, old)), main)
+	next.TakeOver(decodeHandover(t, encodeHandover(t, old)), main)
 	return next
 }
 
@@ -60,13 +60,13 @@ func FuzzHandover(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) {
 		w := newWorld(t)
 		for _, b := range script {
-			w.act(int(b))
-			w.check()
+			w.doAction(int(b))
+			w.checkInvariants()
 			if w.finished {
 				return
 			}
 			next := loopAfterHandover(t, w.m, func(run uint64) int {
-				for _, s := range w.m.order {
+				for _, s := range w.m.inOrder {
 					if s.liveRun() == run {
 						return s.pid
 					}
@@ -91,7 +91,7 @@ func dumpMachine(t *testing.T, m *Machine) string {
 	t.Helper()
 	old := NewLoop(Config{})
 	old.machine = *m
-	return string(write(t, old))
+	return string(encodeHandover(t, old))
 }
 
 // FuzzUndo undoes each possible step in each reachable state. The machine must then equal its state before the step.
@@ -101,13 +101,13 @@ func FuzzUndo(f *testing.F) {
 	f.Fuzz(func(t *testing.T, script []byte) {
 		w := newWorld(t)
 		for _, b := range script[:min(len(script), 30)] {
-			w.act(int(b))
+			w.doAction(int(b))
 			if w.finished {
 				return
 			}
 			for _, e := range allEvents(&w.m) {
 				before := dumpMachine(t, &w.m)
-				var u undo
+				var u stepUndo
 				u.beginStep(&w.m)
 				w.m.Step(time.Now(), e)
 				u.undoStep(&w.m)
@@ -126,12 +126,12 @@ func TestAPanicInAnyStepLeavesNoTrace(t *testing.T) {
 	for range 4 {
 		w := newWorld(t)
 		for range 12 {
-			if w.act(random.IntN(256)); w.finished {
+			if w.doAction(random.IntN(256)); w.finished {
 				break
 			}
 			for _, e := range allEvents(&w.m) {
 				before := dumpMachine(t, &w.m)
-				var u undo
+				var u stepUndo
 				u.beginStep(&w.m)
 				w.m.Random = func() float64 { panic("in the middle") }
 				func() {
@@ -143,7 +143,7 @@ func TestAPanicInAnyStepLeavesNoTrace(t *testing.T) {
 					t.Fatalf("%T was not undone:\n%s\n%s", e, before, after)
 				}
 				w.m.Random = nil
-				w.check()
+				w.checkInvariants()
 			}
 		}
 	}
@@ -160,12 +160,12 @@ func allEvents(m *Machine) []Event {
 		Add{Name: "a", Policy: &Policy{}, Want: WantUp},
 		Add{Name: "new", Policy: &Policy{RestartAndNeeds: RestartAndNeeds{Needs: []Need{{"a", UntilReady, false}}}}, Want: WantUp},
 	}
-	for _, s := range m.order {
+	for _, s := range m.inOrder {
 		n := s.name
 		events = append(events, Remove{n}, Start{n}, Stop{n}, Restart{n}, Exited{Name: n, PID: s.pid, Code: 1},
 			Exited{Name: n, PID: s.pid, Leftover: true}, RunEnded{n, s.number}, StopCommandEnded{n, s.stopCommand.run, "x", false}, StopCommandEnded{n, s.stopCommand.run, "", true}, RunEnded{n, s.stopCommand.run}, DescendantsEnded{n, s.number, 3}, CorrectCause{n, s.number, CauseReplaced},
 			LastLines{n, s.number, []string{"x"}}, Ready{n, s.number, !s.ready, ""}, InputsChanged{n}, Scheduled{n, time.Unix(1, 0), true}, NotifyMessage{n, s.number, true, true, "x", true, time.Minute}, ForwardSignal{n, 1}, Spawned{n, 7},
-			SpawnFailed{Name: n}, Evict{Names: []string{n, m.order[0].name, "none"}, Reason: "x"}, Hold{Name: n, Reason: "x"}, Hold{Name: n, Reason: "x", Disk: true}, Hold{Name: n}, Remark{Service: n, Text: "x"})
+			SpawnFailed{Name: n}, Evict{Names: []string{n, m.inOrder[0].name, "none"}, Reason: "x"}, Hold{Name: n, Reason: "x"}, Hold{Name: n, Reason: "x", Disk: true}, Hold{Name: n}, Remark{Service: n, Text: "x"})
 	}
 	return events
 }
@@ -180,10 +180,10 @@ func TestNothingIsChangedInPlace(t *testing.T) {
 		"policy":           "only replaced",
 		"policy.ParkCodes": "never changed", "policy.NoDelayCodes": "never changed", "policy.SuccessCodes": "never changed", "policy.StopCommand": "never changed",
 		"policy.PermanentFinishCodes": "never changed", "policy.RestartAndNeeds.Needs": "never changed", "policy.RestartAndNeeds.RestartOn": "never changed",
-		"taskNeeds": "only appended to, and replaced", "respawns": "only replaced", "unmet": "never changed, only replaced",
-		"cmdExitCode":    "never changed, only replaced",
-		"turns.starting": "only replaced", "turns.queue": "only appended to, and replaced",
-		"services": "made anew from order", "dependants": "made anew from order", "effects.changed": "not state", "effects.saved": "not state", "order": "only appended to, and replaced", "effects.actions": "not state", "shortage.held": "only replaced", "Random": "not state",
+		"taskNeeds": "only appended to, and replaced", "respawns": "only replaced", "unmetNeeds": "never changed, only replaced",
+		"cmdExitCode":       "never changed, only replaced",
+		"startQueue.inTurn": "only replaced", "startQueue.queue": "only appended to, and replaced",
+		"services": "made anew from inOrder", "dependants": "made anew from inOrder", "stepResult.changed": "not state", "stepResult.saved": "not state", "inOrder": "only appended to, and replaced", "stepResult.actions": "not state", "shortage.held": "only replaced", "Random": "not state",
 	}
 	var walk func(path string, typ reflect.Type)
 	walk = func(path string, typ reflect.Type) {
@@ -212,7 +212,7 @@ func TestEveryFieldIsHandedOver(t *testing.T) {
 	var s service
 	fillFields(reflect.ValueOf(&s).Elem())
 	s.name = "svc"
-	m := Machine{order: []*service{&s}}
+	m := Machine{inOrder: []*service{&s}}
 	next := loopAfterHandover(t, m, func(uint64) int { return s.pid })
 	got := *next.machine.services["svc"]
 	if !reflect.DeepEqual(got, s) {
@@ -254,7 +254,7 @@ func fillFields(v reflect.Value) {
 	}
 }
 
-func duplicate(f *os.File) (twin *os.File) {
+func duplicateFile(f *os.File) (twin *os.File) {
 	if raw, err := f.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) {
 			if two, err := unix.Dup(int(fd)); err == nil {
@@ -285,7 +285,7 @@ func TestAServiceThatIsReadyDuringAReexecutionStaysNotReady(t *testing.T) {
 		t.Cleanup(func() { l.Post(Shutdown{}); l.Post(Shutdown{}); <-l.Ended() })
 		return l
 	}
-	old := generation(&Handover{Machine: m, Services: m.order, Units: []*unit{{Unit: &Unit{Name: "s", Policy: own, NotifyFD: 3}}}, Runs: map[uint64]string{run: "s"}, Notify: map[uint64]*os.File{run: n.r}})
+	old := generation(&Handover{Machine: m, Services: m.inOrder, Units: []*unit{{Unit: &Unit{Name: "s", Policy: own, NotifyFD: 3}}}, Runs: map[uint64]string{run: "s"}, Notify: map[uint64]*os.File{run: n.r}})
 	state, replaced := make(chan *Handover), make(chan struct{})
 	defer close(replaced)
 	go func() {
@@ -297,20 +297,20 @@ func TestAServiceThatIsReadyDuringAReexecutionStaysNotReady(t *testing.T) {
 				runtime.Gosched()
 			}
 			h := old.HandOver()
-			pipe := duplicate(h.Notify[run])
+			pipe := duplicateFile(h.Notify[run])
 			h.Notify = nil
 			data, err := reexec.NewCodec().Encode(h)
 			if err != nil {
 				t.Error(err)
 			}
-			h = read(t, data)
+			h = decodeHandover(t, data)
 			h.Notify = map[uint64]*os.File{run: pipe}
 			state <- h
 			<-replaced
 		})
 	}()
 	next := generation(<-state)
-	until(t, next, "ready", func(s *Snapshot) bool { return s.Find("s").Ready })
+	awaitSnapshot(t, next, "ready", func(s *Snapshot) bool { return s.Find("s").Ready })
 }
 
 func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
@@ -319,7 +319,7 @@ func TestSuccessorFindsOutWhatWasMissed(t *testing.T) {
 	for _, name := range []string{"spawned", "not-spawned", "lost", "well"} {
 		m.Step(now, Add{Name: name, Policy: new(testPolicy), Want: WantUp})
 		if name == "lost" || name == "well" {
-			m.Step(now, Spawned{name, 100 + len(m.order)})
+			m.Step(now, Spawned{name, 100 + len(m.inOrder)})
 		}
 	}
 	run := func(name string) uint64 { return m.services[name].number }
@@ -389,7 +389,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 		if !strings.Contains(string(stack), "panicProcs") {
 			t.Errorf("the stack does not show where:\n%s", stack)
 		}
-		data = write(t, old)
+		data = encodeHandover(t, old)
 		return 70
 	}
 	old = NewLoop(cfg)
@@ -406,7 +406,7 @@ func TestPanicOfTheLoopIsHandedToTheSuccessor(t *testing.T) {
 
 	procs.armed = false
 	next := NewLoop(cfg)
-	next.TakeOver(read(t, data), func(run uint64) int { return procs.live[run] })
+	next.TakeOver(decodeHandover(t, data), func(run uint64) int { return procs.live[run] })
 	if s := next.Snapshot().Find("good"); s == nil || s.State != Up || s.PID != old.Snapshot().Find("good").PID || s.Log != "/log" {
 		t.Errorf("good: %+v", s)
 	}

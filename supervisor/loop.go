@@ -88,18 +88,18 @@ type Loop struct {
 	shutdownDone   bool
 	orphans        atomic.Uint64 // number of reaped processes that belonged to no run
 	flood          orphanFlood
-	oomKills       oomKills
-	undo           undo
+	oomKills       oomKillSamples
+	undo           stepUndo
 	firstEvents    []Event
 	commandAuthor  *client.Author // client whose command the next step carries out; nil for none
 
 	// The rest belongs to the snapshot.
 
-	snapshot       atomic.Pointer[Snapshot]
-	changes        broadcast
-	history        Ring
-	changed        []*unit // units that changed since the last snapshot, each once
-	serviceDropped bool
+	snapshot        atomic.Pointer[Snapshot]
+	snapshotChanges broadcast
+	history         Ring
+	changed         []*unit // units that changed since the last snapshot, each once
+	serviceDropped  bool
 }
 
 // request is a message from another goroutine to the loop. The loop replies when the snapshot shows the effect.
@@ -139,7 +139,7 @@ func NewLoop(cfg Config) *Loop {
 	}
 	l.snapshot.Store(&Snapshot{})
 	if cfg.OOMKills != nil {
-		l.oomKills.explained = cfg.OOMKills()
+		l.oomKills.explainedUpTo = cfg.OOMKills()
 	}
 	return l
 }
@@ -149,7 +149,7 @@ func (l *Loop) Snapshot() *Snapshot { return l.snapshot.Load() }
 
 // Changed returns a channel that is closed when the snapshot changes. Call it before Snapshot. Otherwise a change between the
 // two calls wakes no reader.
-func (l *Loop) Changed() <-chan struct{} { return l.changes.wait() }
+func (l *Loop) Changed() <-chan struct{} { return l.snapshotChanges.wait() }
 
 // History returns the event history. The snapshot shows a change before the history has the record of the change.
 func (l *Loop) History() *Ring { return &l.history }
@@ -237,9 +237,9 @@ func (l *Loop) Post(e Event) {
 	}
 }
 
-// inputsPerSnapshot is how many queued requests and signals the loop handles before it publishes a snapshot. Clients wait for
+// maxInputsPerSnapshot is how many queued requests and signals the loop handles before it publishes a snapshot. Clients wait for
 // the snapshot, and a snapshot for each input would cost too much.
-const inputsPerSnapshot = 64
+const maxInputsPerSnapshot = 64
 
 // Run supervises the services until the container has been shut down, and returns the exit code for the container. Call it
 // only once.
@@ -269,7 +269,7 @@ func (l *Loop) Run() (code int) {
 	l.reap() // processes may have ended before hinit listened for SIGCHLD
 	var answers []request
 	for {
-		for i := 0; i < inputsPerSnapshot && !l.shutdownDone; i++ {
+		for i := 0; i < maxInputsPerSnapshot && !l.shutdownDone; i++ {
 			select {
 			case r := <-l.requests:
 				answers = l.handleRequest(r, answers)
@@ -288,7 +288,7 @@ func (l *Loop) Run() (code int) {
 			l.step(Tick{})
 			l.reap() // a traced process (ptrace) may end without a SIGCHLD
 		}
-		if l.flood.active && !l.shutdownDone && !time.Now().Before(l.flood.next) {
+		if l.flood.active && !l.shutdownDone && !time.Now().Before(l.flood.nextReap) {
 			l.reap()
 		}
 		l.publish()
@@ -322,8 +322,8 @@ func (l *Loop) Run() (code int) {
 // deadline.
 func (l *Loop) nextDeadline() (time.Time, bool) {
 	at, ok := l.machine.Deadline()
-	if l.flood.active && (!ok || l.flood.next.Before(at)) {
-		return l.flood.next, true
+	if l.flood.active && (!ok || l.flood.nextReap.Before(at)) {
+		return l.flood.nextReap, true
 	}
 	return at, ok
 }
@@ -438,7 +438,7 @@ func (l *Loop) step(e Event) {
 	for _, e := range follow {
 		l.step(e)
 	}
-	if l.machine.phase == sweeping && !l.shutdownDone {
+	if l.machine.phase == phaseSweeping && !l.shutdownDone {
 		l.reap()
 	}
 }

@@ -151,22 +151,22 @@ func (f *fakeProcs) Pipes(string) (_, _ *os.File, _ error) { return nil, nil, ni
 
 func (f *fakeProcs) Tail(_ string, done func([]string)) { go done([]string{"last words"}) }
 
-// bench runs a loop over fake processes inside a synctest bubble.
-type bench struct {
+// loopBench runs a loop over fake processes inside a synctest bubble.
+type loopBench struct {
 	*Loop
-	procs   *fakeProcs
-	signals chan os.Signal
-	code    chan int
+	procs    *fakeProcs
+	signals  chan os.Signal
+	exitCode chan int
 }
 
-func newBench(t *testing.T) *bench {
+func newBench(t *testing.T) *loopBench {
 	t.Helper()
-	return newBenchWith(t, func(*bench, *Config) {})
+	return newBenchWith(t, func(*loopBench, *Config) {})
 }
 
-func newBenchWith(t *testing.T, change func(*bench, *Config)) *bench {
+func newBenchWith(t *testing.T, change func(*loopBench, *Config)) *loopBench {
 	t.Helper()
-	b := &bench{procs: newFakeProcs(), signals: make(chan os.Signal, 1), code: make(chan int, 1)}
+	b := &loopBench{procs: newFakeProcs(), signals: make(chan os.Signal, 1), exitCode: make(chan int, 1)}
 	cfg := Config{
 		Procs: b.procs, Logs: b.procs, ShutdownBudget: 8 * time.Second, SIGCHLD: b.procs.sigchld, Signals: b.signals,
 		OnSignal: func(os.Signal) Event { return Shutdown{Reason: "signal"} },
@@ -174,22 +174,22 @@ func newBenchWith(t *testing.T, change func(*bench, *Config)) *bench {
 	change(b, &cfg)
 	b.Loop = NewLoop(cfg)
 	b.machine.Random = func() float64 { return 0.5 }
-	go func() { b.code <- b.Run() }()
+	go func() { b.exitCode <- b.Run() }()
 	return b
 }
 
-func (b *bench) register(t *testing.T, name string, want Want) {
+func (b *loopBench) register(t *testing.T, name string, want Want) {
 	t.Helper()
 	if err := b.Register(t.Context(), Unit{Name: name, Kind: KindGateway, Policy: testPolicy}, want); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func (b *bench) shutdown(t *testing.T) {
+func (b *loopBench) shutdown(t *testing.T) {
 	t.Helper()
 	b.procs.setDiesOnSignal()
 	b.signals <- syscall.SIGTERM
-	if code := <-b.code; code != 0 {
+	if code := <-b.exitCode; code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 }
@@ -287,7 +287,7 @@ func TestLoopRefusesWhatMakesNoSense(t *testing.T) {
 		if !b.Snapshot().Stopping {
 			t.Error("the snapshot does not say that the container is stopping")
 		}
-		if code := <-b.code; code != 128+9 {
+		if code := <-b.exitCode; code != 128+9 {
 			t.Errorf("exit code %d, want 137: the CMD had to be killed", code)
 		}
 		if err := b.Do(context.Background(), Start{"deaf"}); !errors.Is(err, ErrStopping) {
@@ -303,7 +303,7 @@ func TestLoopShutdownUsesItsBudgetOnlyForTheStubborn(t *testing.T) {
 		start := time.Now()
 		b.signals <- syscall.SIGTERM
 		synctest.Wait()
-		<-b.code
+		<-b.exitCode
 		if took := time.Since(start); took < 7*time.Second || took > 8*time.Second {
 			t.Errorf("took %v", took)
 		}
@@ -359,7 +359,7 @@ func TestLoopDoesNotRetryWhatIsMissingButAStartDoes(t *testing.T) {
 func TestLoopSeesTheKernelsOutOfMemoryKills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var kills atomic.Uint64
-		b := newBenchWith(t, func(_ *bench, cfg *Config) { cfg.OOMKills = kills.Load })
+		b := newBenchWith(t, func(_ *loopBench, cfg *Config) { cfg.OOMKills = kills.Load })
 		b.register(t, "s", WantUp)
 		kills.Store(1)
 		b.procs.end(b.Snapshot().Find("s").Run, -1, sigKill)
@@ -384,7 +384,7 @@ func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {
 	for _, group := range []*bool{nil, new(true)} { // once without a control group, and once with a control group that counts the same kill
 		synctest.Test(t, func(t *testing.T) {
 			var kills atomic.Uint64
-			b := newBenchWith(t, func(_ *bench, cfg *Config) { cfg.OOMKills = kills.Load })
+			b := newBenchWith(t, func(_ *loopBench, cfg *Config) { cfg.OOMKills = kills.Load })
 			b.register(t, "s", WantUp)
 			kills.Store(1)
 			for range 3 {

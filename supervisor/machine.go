@@ -166,9 +166,9 @@ const (
 	firstKillInterval = 10 * time.Millisecond
 	firstKillCount    = 25
 	maxKillInterval   = time.Second
-	// drainTime is how long a logger (Policy.DrainsInput) may read its remaining input during a shutdown, after all other
+	// maxDrainTime is how long a logger (Policy.DrainsInput) may read its remaining input during a shutdown, after all other
 	// services have ended.
-	drainTime = time.Second
+	maxDrainTime = time.Second
 	// maxQuickRestarts is how many times in a row the exit code of a service (Policy.NoDelayCodes) can cause a restart without
 	// a delay. Only runs shorter than the first restart delay count.
 	maxQuickRestarts = 3
@@ -188,18 +188,18 @@ type Machine struct {
 	ExtraStarting int `reexec:"-"`
 
 	services   map[string]*service   `reexec:"-"`
-	order      []*service            `reexec:"-"` // all services, in the order of registration
+	inOrder    []*service            `reexec:"-"` // all services, in the order of registration
 	dependants map[string][]*service `reexec:"-"` // services that name the key in Policy.Needs or Policy.RestartOn
-	turns
+	startQueue
 	lastRun     uint64 `reexec:"runs"`
-	phase       phase
+	phase       lifePhase
 	exitCode    int        `reexec:"code"`
 	shortage    shortage   `reexec:"short"`
 	cmdExitCode *int       `reexec:"mainCode"`
 	killAt      time.Time  // phase stopping: when the remaining services are killed; phase sweeping: when all other processes are killed
 	forcedEnd   time.Time  `reexec:"hardEnd"` // when the shutdown ends, even if processes are alive
 	killSent    bool       `reexec:"killed"`  // SIGKILL was sent in phase sweeping
-	effects     stepResult `reexec:"-"`
+	stepResult  stepResult `reexec:"-"`
 }
 
 type stepResult struct {
@@ -212,8 +212,8 @@ type stepResult struct {
 // Step handles one event and returns the actions for the loop, in order. The times of successive calls must not go backwards.
 // Step reuses the returned slice at its next call. It ignores events about unknown services or runs.
 func (m *Machine) Step(now time.Time, e Event) []Action {
-	m.effects.actions, m.effects.saved = m.effects.actions[:0], m.effects.saved[:0]
-	if m.phase == finished {
+	m.stepResult.actions, m.stepResult.saved = m.stepResult.actions[:0], m.stepResult.saved[:0]
+	if m.phase == phaseFinished {
 		return nil
 	}
 	switch e := e.(type) {
@@ -222,7 +222,7 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case NeedMet:
 		// Services that were used most recently start first, because the number of simultaneous starts is limited.
 		lastUsedFirst := func(a, b *service) int { return b.policy.LastUsed.Compare(a.policy.LastUsed) }
-		for _, s := range slices.SortedStableFunc(slices.Values(m.order), lastUsedFirst) {
+		for _, s := range slices.SortedStableFunc(slices.Values(m.inOrder), lastUsedFirst) {
 			m.handleNeedMet(now, s, e.Need)
 		}
 	case HoldStarts:
@@ -236,25 +236,25 @@ func (m *Machine) Step(now time.Time, e Event) []Action {
 	case Remark:
 		m.emit(AppendRecord{Record{At: now, Service: e.Service, Reason: e.Text, Key: e.Key, Data: e.Data}})
 	case NoChildrenLeft:
-		if m.phase == sweeping {
+		if m.phase == phaseSweeping {
 			m.concludeShutdown(now, "everything has ended")
 		}
 	case Tick:
 		m.handleTick(now)
 	default:
 		if s := m.services[e.target()]; s != nil {
-			m.save(s)
+			m.saveForUndo(s)
 			m.handleServiceEvent(now, s, e)
 		}
 	}
 	m.startUnblocked(now)
 	m.startQueued(now)
 	m.advanceShutdown(now)
-	m.effects.changed = m.effects.changed[:0]
-	for _, saved := range m.effects.saved {
-		m.effects.wakeAt = earlier(m.effects.wakeAt, saved.service.deadline)
+	m.stepResult.changed = m.stepResult.changed[:0]
+	for _, saved := range m.stepResult.saved {
+		m.stepResult.wakeAt = earlier(m.stepResult.wakeAt, saved.service.deadline)
 	}
-	return m.effects.actions
+	return m.stepResult.actions
 }
 
 func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
@@ -334,12 +334,12 @@ func (m *Machine) handleServiceEvent(now time.Time, s *service, e Event) {
 }
 
 // Stopping reports whether a container shutdown has begun.
-func (m *Machine) Stopping() bool { return m.phase != running }
+func (m *Machine) Stopping() bool { return m.phase != phaseRunning }
 
-func (m *Machine) emit(a Action) { m.effects.actions = append(m.effects.actions, a) }
+func (m *Machine) emit(a Action) { m.stepResult.actions = append(m.stepResult.actions, a) }
 
 func (m *Machine) markChanged(s *service) {
-	m.effects.changed = append(m.effects.changed, s.name)
+	m.stepResult.changed = append(m.stepResult.changed, s.name)
 	m.emit(ServiceChanged{s.name})
 }
 
@@ -351,7 +351,7 @@ func (m *Machine) setState(now time.Time, s *service, to State, deadline time.Ti
 		s.state, s.since = to, now
 	}
 	if to != Waiting {
-		s.taskNeeds, s.unmet = nil, nil
+		s.taskNeeds, s.unmetNeeds = nil, nil
 		m.dequeue(s)
 	}
 	if to != Up {
@@ -362,14 +362,14 @@ func (m *Machine) setState(now time.Time, s *service, to State, deadline time.Ti
 	}
 	m.emit(AppendRecord{Record{At: now, Service: s.name, From: from, To: to, Reason: reason, PID: s.pid}})
 	m.markChanged(s)
-	if to == Down && m.phase != running {
+	if to == Down && m.phase != phaseRunning {
 		m.emit(CloseOutput{s.name})
 	}
 }
 
 func (m *Machine) handleAdd(now time.Time, e Add) {
 	if s := m.services[e.Name]; s != nil {
-		m.save(s)
+		m.saveForUndo(s)
 		other := !slices.Equal(s.policy.Needs, e.Policy.Needs)
 		if !s.hasChecks || !e.HasReadinessChecks { // drop earlier results, because the new definition may have other checks
 			s.checkReport = readinessReport{}
@@ -401,10 +401,10 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 	}
 	m.services[e.Name] = s
 	m.addToDependants(s)
-	m.order = append(m.order, s)
+	m.inOrder = append(m.inOrder, s)
 	m.emit(AppendRecord{Record{At: now, Service: e.Name, From: Down, To: Down, Reason: "registered"}})
 	m.markChanged(s)
-	if e.Want == WantUp && m.phase == running {
+	if e.Want == WantUp && m.phase == phaseRunning {
 		s.want = WantUp
 		m.startOrWait(now, s, "wanted up at registration")
 	}
@@ -413,7 +413,7 @@ func (m *Machine) handleAdd(now time.Time, e Add) {
 // startOrWait starts a service that has no live process. If a need is unmet, memory is short or too many services are
 // starting, it puts the service into the state waiting.
 func (m *Machine) startOrWait(now time.Time, s *service, reason string) {
-	if m.phase != running {
+	if m.phase != phaseRunning {
 		m.setState(now, s, Down, time.Time{}, ReasonShutdown)
 		return
 	}

@@ -8,31 +8,31 @@ import (
 
 func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	want := func(exits, restarted causeCounts) {
 		t.Helper()
-		if !slices.Equal(r.s().exits, exits) || !slices.Equal(r.s().restartCauses, restarted) {
-			t.Errorf("exits %v, restarts %v; want %v, %v", r.s().exits, r.s().restartCauses, exits, restarted)
+		if !slices.Equal(r.service().exits, exits) || !slices.Equal(r.service().restartCauses, restarted) {
+			t.Errorf("exits %v, restarts %v; want %v, %v", r.service().exits, r.service().restartCauses, exits, restarted)
 		}
 	}
 	again := func() {
 		t.Helper()
-		r.wait(time.Minute)
+		r.advance(time.Minute)
 		r.spawned()
 	}
 	r.exit(1)
-	before := r.s().exits
+	before := r.service().exits
 	again()
 	r.exit(0)
 	again()
 	want(causeCounts{{CauseCrash, 1}, {CauseClean, 1}}, causeCounts{{CauseCrash, 1}, {CauseClean, 1}})
 	r.exit(1)
-	r.do(CorrectCause{Name: "s", Run: r.s().number, Cause: CauseConfig})
+	r.step(CorrectCause{Name: "s", Run: r.service().number, Cause: CauseConfig})
 	want(causeCounts{{CauseCrash, 1}, {CauseClean, 1}, {CauseConfig, 1}}, causeCounts{{CauseCrash, 1}, {CauseClean, 1}})
 	again()
 	want(causeCounts{{CauseCrash, 1}, {CauseClean, 1}, {CauseConfig, 1}}, causeCounts{{CauseCrash, 1}, {CauseClean, 1}, {CauseConfig, 1}})
-	r.do(Stop{Name: "s"})
-	r.do(Exited{Name: "s", PID: r.s().pid, Code: 0})
+	r.step(Stop{Name: "s"})
+	r.step(Exited{Name: "s", PID: r.service().pid, Code: 0})
 	want(causeCounts{{CauseCrash, 1}, {CauseClean, 1}, {CauseConfig, 1}, {CauseOperator, 1}}, causeCounts{{CauseCrash, 1}, {CauseClean, 1}, {CauseConfig, 1}})
 	if len(before) != 1 {
 		t.Errorf("what a snapshot has became %v", before)
@@ -45,23 +45,23 @@ func TestARefusalParksWithItsReason(t *testing.T) {
 	r := newRig(t)
 	refusing := testPolicy
 	refusing.ParkOnOutput = "Refusing to bind"
-	r.do(Add{Name: "s", Policy: new(refusing), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(refusing), Want: WantUp})
 	r.spawned()
 	r.exit(1)
-	r.do(LastLines{"s", r.s().number, []string{"Traceback", "it crashed"}})
-	if r.s().state == Parked {
+	r.step(LastLines{"s", r.service().number, []string{"Traceback", "it crashed"}})
+	if r.service().state == Parked {
 		t.Error("an ordinary crash is parked")
 	}
-	r.wait(time.Minute)
+	r.advance(time.Minute)
 	r.spawned()
 	r.exit(1)
 	const why = "Refusing to bind dashboard to 0.0.0.0"
-	r.do(LastLines{"s", r.s().number, []string{"starting", "  " + why, "set a password"}})
-	if r.s().state != Parked || r.s().reason != why {
-		t.Errorf("%s, %q", r.s().state, r.s().reason)
+	r.step(LastLines{"s", r.service().number, []string{"starting", "  " + why, "set a password"}})
+	if r.service().state != Parked || r.service().reason != why {
+		t.Errorf("%s, %q", r.service().state, r.service().reason)
 	}
-	r.do(Start{Name: "s"})
-	if r.s().state != Starting {
-		t.Errorf("an order leaves it %s", r.s().state)
+	r.step(Start{Name: "s"})
+	if r.service().state != Starting {
+		t.Errorf("an order leaves it %s", r.service().state)
 	}
 }

@@ -50,7 +50,7 @@ func (m *Machine) updateReadiness(now time.Time, s *service) {
 // handleUnhealthy stops a run whose liveness check has failed for too long. The event says whether the service is then
 // restarted or parked.
 func (m *Machine) handleUnhealthy(now time.Time, s *service, e Unhealthy) {
-	if s.state != Up || s.number != e.Run || s.policy.IsCMD || m.phase != running {
+	if s.state != Up || s.number != e.Run || s.policy.IsCMD || m.phase != phaseRunning {
 		return
 	}
 	s.requestedCause, s.failedAnswer, s.parkAfterRun = CauseHealth, e.Answer, e.Park
@@ -63,8 +63,8 @@ func (m *Machine) handleUnhealthy(now time.Time, s *service, e Unhealthy) {
 // periods from the start of the stop.
 const maxExtensionFactor = 10
 
-// reasonEnding is the reason of the state stopping for a service that has sent STOPPING=1.
-const reasonEnding = "it says that it is stopping"
+// reasonSaysStopping is the reason of the state stopping for a service that has sent STOPPING=1.
+const reasonSaysStopping = "it says that it is stopping"
 
 // handleNotified handles an sd_notify message from the current run of a service. It ignores messages from earlier runs, and
 // messages that arrive after the main process has ended.
@@ -80,10 +80,10 @@ func (m *Machine) handleNotified(now time.Time, s *service, e NotifyMessage) {
 		s.ownReport.ready = true
 		m.updateReadiness(now, s)
 	}
-	if e.Stopping && s.state == Up && m.phase == running && !s.policy.IsCMD {
+	if e.Stopping && s.state == Up && m.phase == phaseRunning && !s.policy.IsCMD {
 		// The service ends by itself, so hinit sends no signal. The exit decides the next state.
 		s.paused = false
-		m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reasonEnding)
+		m.setState(now, s, Stopping, m.deadlineIn(now, s, s.policy.Grace, s.policy.KillNever), reasonSaysStopping)
 	}
 	if e.Extend > 0 && s.state == Stopping && !s.deadline.IsZero() {
 		to, last := now.Add(e.Extend), s.since.Add(maxExtensionFactor*s.policy.Grace)

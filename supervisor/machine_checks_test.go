@@ -9,19 +9,19 @@ import (
 func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 	for _, code := range []int{0, 1, 75, 78} {
 		r := newRig(t)
-		r.enter(Up)
-		r.do(Unhealthy{Name: "s", Run: r.s().number + 1, Answer: "of another run"})
-		r.want(Up)
-		r.do(Unhealthy{Name: "s", Run: r.s().number, Answer: "connection refused"})
-		r.want(Stopping)
+		r.bringInto(Up)
+		r.step(Unhealthy{Name: "s", Run: r.service().number + 1, Answer: "of another run"})
+		r.wantState(Up)
+		r.step(Unhealthy{Name: "s", Run: r.service().number, Answer: "connection refused"})
+		r.wantState(Stopping)
 		r.exit(code)
-		r.want(Backoff)
-		if x := r.s().lastExit; x.Cause != CauseHealth || x.Error != "connection refused" || r.s().failures != 1 || !strings.Contains(r.s().reason, "unhealthy: connection refused") {
-			t.Errorf("exit %d: cause %s, %q, %d failures, reason %q", code, x.Cause, x.Error, r.s().failures, r.s().reason)
+		r.wantState(Backoff)
+		if x := r.service().lastExit; x.Cause != CauseHealth || x.Error != "connection refused" || r.service().failures != 1 || !strings.Contains(r.service().reason, "unhealthy: connection refused") {
+			t.Errorf("exit %d: cause %s, %q, %d failures, reason %q", code, x.Cause, x.Error, r.service().failures, r.service().reason)
 		}
-		r.do(Start{"s"})
-		if r.s().failedAnswer != "" || r.s().requestedCause != "" {
-			t.Errorf("the next run begins with %q", r.s().failedAnswer)
+		r.step(Start{"s"})
+		if r.service().failedAnswer != "" || r.service().requestedCause != "" {
+			t.Errorf("the next run begins with %q", r.service().failedAnswer)
 		}
 	}
 }
@@ -29,29 +29,29 @@ func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 // After a long run, a failed check must restart the service without a delay, as a crash does.
 func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
 	r := newRig(t)
-	r.enter(Up)
+	r.bringInto(Up)
 	r.now = r.now.Add(testPolicy.ResetAfter)
-	r.do(Unhealthy{Name: "s", Run: r.s().number})
+	r.step(Unhealthy{Name: "s", Run: r.service().number})
 	r.exit(0)
-	r.want(Starting)
+	r.wantState(Starting)
 }
 
 // A failed check can park the service. If a client stops the service before its end, the service must stay down.
 func TestAFailedCheckCanPark(t *testing.T) {
 	r := newRig(t)
-	r.enter(Up)
-	r.do(Unhealthy{Name: "s", Run: r.s().number, Answer: "x", Park: true})
+	r.bringInto(Up)
+	r.step(Unhealthy{Name: "s", Run: r.service().number, Answer: "x", Park: true})
 	r.exit(0)
-	r.want(Parked)
-	r.do(Start{"s"})
-	r.want(Starting)
+	r.wantState(Parked)
+	r.step(Start{"s"})
+	r.wantState(Starting)
 
 	r = newRig(t)
-	r.enter(Up)
-	r.do(Unhealthy{Name: "s", Run: r.s().number, Answer: "x"})
-	r.do(Stop{"s"})
+	r.bringInto(Up)
+	r.step(Unhealthy{Name: "s", Run: r.service().number, Answer: "x"})
+	r.step(Stop{"s"})
 	r.exit(0)
-	r.want(Down)
+	r.wantState(Down)
 }
 
 // A service with its own readiness report and readiness checks is ready only if both agree.
@@ -60,41 +60,41 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 		r := newRig(t)
 		own := testPolicy
 		own.ReportsReadiness = announces
-		r.do(Add{Name: "s", Policy: new(own), HasReadinessChecks: true})
-		r.do(Start{"s"})
-		r.do(Spawned{"s", 7})
+		r.step(Add{Name: "s", Policy: new(own), HasReadinessChecks: true})
+		r.step(Start{"s"})
+		r.step(Spawned{"s", 7})
 		expect := func(when string, ready bool, said string) {
 			t.Helper()
-			if s := r.s(); s.ready != ready || s.readinessText != said || ready == s.readySince.IsZero() {
+			if s := r.service(); s.ready != ready || s.readinessText != said || ready == s.readySince.IsZero() {
 				t.Errorf("announces %t, %s: ready %t, %q", announces, when, s.ready, s.readinessText)
 			}
 		}
 		expect("at first", false, "")
-		r.do(ChecksReported{Name: "s", Run: r.s().number, Text: "no port"})
+		r.step(ChecksReported{Name: "s", Run: r.service().number, Text: "no port"})
 		expect("after a bad answer", false, "no port")
-		r.do(StatusText{"s", r.s().number, "loading"})
+		r.step(StatusText{"s", r.service().number, "loading"})
 		expect("after it said what it does", false, "loading; no port")
-		r.do(StatusText{"s", r.s().number + 1, "another run"})
-		r.do(StatusText{"s", r.s().number, ""})
-		r.do(ChecksReported{Name: "s", Run: r.s().number + 1, Ready: true})
+		r.step(StatusText{"s", r.service().number + 1, "another run"})
+		r.step(StatusText{"s", r.service().number, ""})
+		r.step(ChecksReported{Name: "s", Run: r.service().number + 1, Ready: true})
 		expect("after one for another run", false, "no port")
-		r.do(ChecksReported{Name: "s", Run: r.s().number, Ready: true})
+		r.step(ChecksReported{Name: "s", Run: r.service().number, Ready: true})
 		expect("after a good answer", !announces, "")
-		r.do(Ready{"s", r.s().number, true, "one platform fails"})
+		r.step(Ready{"s", r.service().number, true, "one platform fails"})
 		expect("when it says so too", true, "one platform fails")
-		r.do(ChecksReported{Name: "s", Run: r.s().number, Text: "no port"})
+		r.step(ChecksReported{Name: "s", Run: r.service().number, Text: "no port"})
 		expect("after another bad answer", false, "one platform fails; no port")
-		r.do(Add{Name: "s", Policy: new(own)})
+		r.step(Add{Name: "s", Policy: new(own)})
 		expect("without the checks", true, "one platform fails")
 	}
 }
 
 func TestAnUnhealthyCmdIsLeftAlone(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "c", Policy: &Policy{IsCMD: true}, Want: WantUp})
-	r.do(Spawned{"c", 9})
-	r.do(Unhealthy{Name: "c", Run: r.m.services["c"].number})
-	if got := r.m.services["c"].state; got != Up {
+	r.step(Add{Name: "c", Policy: &Policy{IsCMD: true}, Want: WantUp})
+	r.step(Spawned{"c", 9})
+	r.step(Unhealthy{Name: "c", Run: r.machine.services["c"].number})
+	if got := r.machine.services["c"].state; got != Up {
 		t.Errorf("it is %s", got)
 	}
 }

@@ -24,7 +24,7 @@ const (
 var signalsThatNeedCont = []int{sigHup, sigInt, sigQuit, sigTerm}
 
 func (m *Machine) start(now time.Time, s *service) {
-	if m.phase != running || s.beingRemoved {
+	if m.phase != phaseRunning || s.beingRemoved {
 		return
 	}
 	held := m.shortage.held[s.name] != ""
@@ -50,11 +50,11 @@ func (m *Machine) start(now time.Time, s *service) {
 }
 
 func (m *Machine) restart(now time.Time, s *service) {
-	if s.state != Up || m.phase != running {
+	if s.state != Up || m.phase != phaseRunning {
 		m.start(now, s)
 		return
 	}
-	m.wantUpAgain(s)
+	m.setWantUp(s)
 	s.restartAfterRun = true
 	m.requestEnd(now, s, "operator asked to restart")
 }
@@ -90,7 +90,7 @@ func (m *Machine) setWantDown(now time.Time, s *service, reason string) {
 
 // startOnce starts a service for a single run, after which it stays down.
 func (m *Machine) startOnce(now time.Time, s *service) {
-	if m.phase != running || s.beingRemoved {
+	if m.phase != phaseRunning || s.beingRemoved {
 		return
 	}
 	s.want, s.restartAfterRun, s.respawns = WantDown, false, nil
@@ -110,7 +110,7 @@ func (m *Machine) evict(now time.Time, s *service, e Evict) {
 	if s == nil || s.policy.IsCMD {
 		return
 	}
-	m.save(s)
+	m.saveForUndo(s)
 	s.beingRemoved = true
 	m.setWantDown(now, s, e.Reason)
 	if s.hasProcess() {
@@ -153,7 +153,7 @@ func (m *Machine) sendSignal(s *service, signal int, group bool) {
 func (m *Machine) recordCause(s *service) {
 	switch {
 	case s.requestedCause != "":
-	case m.phase != running:
+	case m.phase != phaseRunning:
 		s.requestedCause = CauseShutdown
 	default:
 		s.requestedCause = CauseOperator
@@ -231,7 +231,7 @@ func (m *Machine) deadlineIn(now time.Time, s *service, d time.Duration, never b
 // withinBudget limits a deadline to the budget of the current shutdown, if any. Loggers drain their input, so their limit is
 // later.
 func (m *Machine) withinBudget(s *service, deadline time.Time) time.Time {
-	if m.phase == running {
+	if m.phase == phaseRunning {
 		return deadline
 	}
 	last := m.killAt
@@ -266,7 +266,7 @@ func (m *Machine) kill(now time.Time, s *service, reason string) {
 		m.setState(now, s, state, now.Add(again), reason)
 	}
 	scope := s.policy.KillScope
-	if s.pid == 0 || m.phase != running {
+	if s.pid == 0 || m.phase != phaseRunning {
 		scope = ScopeTree
 	}
 	m.emit(Signal{s.name, s.liveRun(), sigKill, scope, false})

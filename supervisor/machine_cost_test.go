@@ -17,21 +17,21 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 			name := fmt.Sprintf("s%03d", i)
 			r.pid++
 			pids[name] = r.pid
-			r.m.Step(r.now, Add{Name: name, Policy: &Policy{ResetAfter: time.Minute, Grace: time.Second}, Want: WantUp})
-			r.m.Step(r.now, Spawned{name, r.pid})
+			r.machine.Step(r.now, Add{Name: name, Policy: &Policy{ResetAfter: time.Minute, Grace: time.Second}, Want: WantUp})
+			r.machine.Step(r.now, Spawned{name, r.pid})
 		}
 		name := fmt.Sprintf("s%03d", many/2)
 		started := 0
 		allocations := testing.AllocsPerRun(100, func() {
 			r.now = r.now.Add(2 * time.Minute)
-			for _, a := range r.m.Step(r.now, Exited{Name: name, PID: pids[name], Code: 1}) {
+			for _, a := range r.machine.Step(r.now, Exited{Name: name, PID: pids[name], Code: 1}) {
 				if _, is := a.(Spawn); is {
 					started++
 				}
 			}
 			r.pid++
 			pids[name] = r.pid
-			r.m.Step(r.now, Spawned{name, r.pid})
+			r.machine.Step(r.now, Spawned{name, r.pid})
 		})
 		if started != 101 {
 			t.Fatalf("it was started %d times", started)
@@ -52,12 +52,12 @@ func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
 	const many = 400
 	saved := 0
 	step := func(e Event) {
-		for _, a := range append([]Action{}, r.m.Step(r.now, e)...) {
-			saved = max(saved, len(r.m.effects.saved))
+		for _, a := range append([]Action{}, r.machine.Step(r.now, e)...) {
+			saved = max(saved, len(r.machine.stepResult.saved))
 			if spawn, is := a.(Spawn); is {
 				r.pid++
-				r.m.Step(r.now, Spawned{spawn.Name, r.pid})
-				saved = max(saved, len(r.m.effects.saved))
+				r.machine.Step(r.now, Spawned{spawn.Name, r.pid})
+				saved = max(saved, len(r.machine.stepResult.saved))
 			}
 		}
 	}
@@ -69,17 +69,17 @@ func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
 		step(Add{Name: fmt.Sprintf("s%d", i), Policy: new(policyWith(o)), Want: WantUp})
 	}
 	for i := range many {
-		step(StatusText{fmt.Sprintf("s%d", i), r.m.services[fmt.Sprintf("s%d", i)].number, "x"})
+		step(StatusText{fmt.Sprintf("s%d", i), r.machine.services[fmt.Sprintf("s%d", i)].number, "x"})
 	}
-	if s := r.m.services[fmt.Sprintf("s%d", many-1)]; s.state != Up || saved > 10 {
+	if s := r.machine.services[fmt.Sprintf("s%d", many-1)]; s.state != Up || saved > 10 {
 		t.Fatalf("the last service is %s, and a step saved %d services", s.state, saved)
 	}
 	step(Shutdown{Reason: "test"})
 	saved = 0
 	for i := many - 1; i > 0; i-- {
-		step(Exited{Name: fmt.Sprintf("s%d", i), PID: r.m.services[fmt.Sprintf("s%d", i)].pid})
+		step(Exited{Name: fmt.Sprintf("s%d", i), PID: r.machine.services[fmt.Sprintf("s%d", i)].pid})
 	}
-	if s := r.m.services["s0"]; s.state != Stopping || saved > 10 {
+	if s := r.machine.services["s0"]; s.state != Stopping || saved > 10 {
 		t.Fatalf("s0 is %s without its dependants, and a step saved %d services", s.state, saved)
 	}
 }
@@ -87,10 +87,10 @@ func TestABootOf8000ServicesThatNeedEachOtherNeverEnded(t *testing.T) {
 // A busy loop may handle its first event after the shutdown budget has passed. It must still kill all processes.
 func TestALateEndLeftProcessesAlive(t *testing.T) {
 	r := newRig(t)
-	r.m.Step(r.now, Add{Name: "db", Policy: new(testPolicy), Want: WantUp})
-	r.m.Step(r.now, Spawned{"db", 7})
-	r.m.Step(r.now, Shutdown{Reason: "test"})
-	acts := r.m.Step(r.now.Add(r.m.ShutdownBudget+time.Second), Tick{})
+	r.machine.Step(r.now, Add{Name: "db", Policy: new(testPolicy), Want: WantUp})
+	r.machine.Step(r.now, Spawned{"db", 7})
+	r.machine.Step(r.now, Shutdown{Reason: "test"})
+	acts := r.machine.Step(r.now.Add(r.machine.ShutdownBudget+time.Second), Tick{})
 	end := slices.IndexFunc(acts, func(a Action) bool { _, is := a.(EndLoop); return is })
 	if kill := slices.Index(acts, Action(SignalDescendants{sigKill})); kill < 0 || end < kill {
 		t.Errorf("at the end it did %+v", acts)
@@ -112,7 +112,7 @@ func TestPID1KeptEachDefinitionTwiceAndACopyOfEveryService(t *testing.T) {
 		}
 	}
 	err := b.RunInLoop(context.Background(), func() {
-		if n := cap(b.machine.effects.saved); n > 50 {
+		if n := cap(b.machine.stepResult.saved); n > 50 {
 			t.Errorf("there is room for copies of %d services", n)
 		}
 		for name, s := range b.machine.services {

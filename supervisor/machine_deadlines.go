@@ -7,15 +7,15 @@ import "time"
 // Deadline returns the time at which Step next needs a Tick event. The result is false if the machine has no deadline. The time
 // may be too early, and the Tick then changes nothing.
 func (m *Machine) Deadline() (time.Time, bool) {
-	if m.phase == finished {
+	if m.phase == phaseFinished {
 		return time.Time{}, false
 	}
-	first := earlier(m.effects.wakeAt, m.forcedEnd)
-	if m.phase == sweeping {
+	first := earlier(m.stepResult.wakeAt, m.forcedEnd)
+	if m.phase == phaseSweeping {
 		first = earlier(first, m.killAt)
 	}
-	if len(m.queue) > 0 && m.phase == running {
-		for _, s := range m.starting {
+	if len(m.queue) > 0 && m.phase == phaseRunning {
+		for _, s := range m.inTurn {
 			first = earlier(first, s.since.Add(m.turnLimit()))
 		}
 	}
@@ -32,18 +32,18 @@ func earlier(a, b time.Time) time.Time {
 
 // handleTick acts on each deadline that has passed, and finds the next deadline.
 func (m *Machine) handleTick(now time.Time) {
-	m.effects.wakeAt = time.Time{}
-	for _, s := range m.order {
+	m.stepResult.wakeAt = time.Time{}
+	for _, s := range m.inOrder {
 		if s.deadline.IsZero() || now.Before(s.deadline) {
-			m.effects.wakeAt = earlier(m.effects.wakeAt, s.deadline)
+			m.stepResult.wakeAt = earlier(m.stepResult.wakeAt, s.deadline)
 			continue
 		}
-		m.save(s)
+		m.saveForUndo(s)
 		switch s.state {
 		case Backoff:
 			m.startOrWait(now, s, "restart after a delay")
 		case Stopping:
-			if s.requestedCause == "" && s.pid != 0 && m.phase == running { // the service itself has sent STOPPING=1
+			if s.requestedCause == "" && s.pid != 0 && m.phase == phaseRunning { // the service itself has sent STOPPING=1
 				s.requestedCause, s.failedAnswer = CauseHealth, "it said that it is stopping, and is still alive after the grace"
 			}
 			m.kill(now, s, "still alive after the grace")
@@ -52,7 +52,7 @@ func (m *Machine) handleTick(now time.Time) {
 		case Finishing:
 			m.kill(now, s, "its finish command takes too long")
 		case Up:
-			if m.phase != running {
+			if m.phase != phaseRunning {
 				m.requestEnd(now, s, ReasonShutdown)
 				continue
 			}

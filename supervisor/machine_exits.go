@@ -28,7 +28,7 @@ func (m *Machine) handleSpawned(now time.Time, s *service, e Spawned) {
 	m.setState(now, s, Up, forget, "started")
 	s.ownReport.ready = !s.policy.ReportsReadiness
 	m.updateReadiness(now, s)
-	if !wanted || m.phase != running {
+	if !wanted || m.phase != phaseRunning {
 		m.requestEnd(now, s, "stopped while starting")
 	}
 	if anew {
@@ -51,7 +51,7 @@ func (m *Machine) handleSpawnFailed(now time.Time, s *service, e SpawnFailed) {
 	s.singleRun, s.succeeded, e.Error = false, false, ShortenText(e.Error)
 	m.recordExit(now, s, &Exit{Run: s.number, Code: -1, Cause: CauseSpawn, Error: e.Error, At: now})
 	switch {
-	case s.policy.IsCMD && (!e.Temporary || s.policy.SpawnRetry == 0 || m.phase != running):
+	case s.policy.IsCMD && (!e.Temporary || s.policy.SpawnRetry == 0 || m.phase != phaseRunning):
 		m.cmdExitCode = &e.Code
 		m.setState(now, s, Failed, time.Time{}, e.Error)
 	case s.want == WantDown, s.policy.SingleRun:
@@ -136,7 +136,7 @@ func (m *Machine) afterLeftovers(now time.Time, s *service) {
 		m.awaitStopCommand(now, s)
 		return
 	}
-	if !s.policy.RunsFinish || s.finishRun != 0 || m.phase != running && !now.Before(m.killAt) {
+	if !s.policy.RunsFinish || s.finishRun != 0 || m.phase != phaseRunning && !now.Before(m.killAt) {
 		m.enterNextState(now, s)
 		return
 	}
@@ -164,7 +164,7 @@ func (m *Machine) afterExit(now time.Time, s *service, exit *Exit) nextState {
 	switch {
 	case s.requestedCause != "" && s.requestedCause != CauseHealth:
 		return nextState{state: Down, reason: reasonEndedAsRequested}
-	case s.policy.IsCMD, s.want == WantDown, m.phase != running:
+	case s.policy.IsCMD, s.want == WantDown, m.phase != phaseRunning:
 		return nextState{state: Down, reason: reason}
 	}
 	if s.parkAfterRun {
@@ -311,7 +311,7 @@ func (m *Machine) enterNextState(now time.Time, s *service) {
 	next := s.next
 	s.next, s.readySince = nextState{}, now
 	switch {
-	case s.beingRemoved || m.phase != running || s.policy.IsCMD:
+	case s.beingRemoved || m.phase != phaseRunning || s.policy.IsCMD:
 		m.setState(now, s, Down, time.Time{}, "ended")
 	case s.want == WantDown && next.state == Down:
 		m.setState(now, s, Down, time.Time{}, next.reason)
@@ -337,8 +337,8 @@ func (m *Machine) dropIfDown(now time.Time, s *service) {
 	if s.beingRemoved && s.state == Down {
 		delete(m.services, s.name)
 		m.removeFromDependants(s)
-		m.effects.changed = append(m.effects.changed, s.name)
-		m.order = cloneWithout(m.order, func(o *service) bool { return o == s })
+		m.stepResult.changed = append(m.stepResult.changed, s.name)
+		m.inOrder = cloneWithout(m.inOrder, func(o *service) bool { return o == s })
 		m.emit(AppendRecord{Record{At: now, Service: s.name, From: Down, To: Down, Reason: "removed", Dropped: true}})
 	}
 }

@@ -43,7 +43,7 @@ func isDiskHold(reason string) bool { return strings.HasPrefix(reason, NeedDisk)
 // disk space replaces a hold for memory, and only an event with Disk changes a hold for disk space.
 func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 	held := m.shortage.held[s.name]
-	if !s.policy.Sheddable && !e.Disk || m.phase != running || held == e.Reason || !e.Disk && isDiskHold(held) || e.Disk && e.Reason == "" && !isDiskHold(held) {
+	if !s.policy.Sheddable && !e.Disk || m.phase != phaseRunning || held == e.Reason || !e.Disk && isDiskHold(held) || e.Disk && e.Reason == "" && !isDiskHold(held) {
 		return
 	}
 	m.setHold(s.name, e.Reason)
@@ -65,7 +65,7 @@ func (m *Machine) handleHold(now time.Time, s *service, e Hold) {
 // handleHoldStarts makes services with Policy.Sheddable wait before they start, for the given reason. With an empty reason it
 // starts the services that wait only for memory.
 func (m *Machine) handleHoldStarts(now time.Time, reason string) {
-	if m.shortage.startsHeld == reason || m.phase != running {
+	if m.shortage.startsHeld == reason || m.phase != phaseRunning {
 		return
 	}
 	told := reason
@@ -74,9 +74,9 @@ func (m *Machine) handleHoldStarts(now time.Time, reason string) {
 	}
 	m.emit(AppendRecord{Record{At: now, Reason: told}})
 	m.shortage.startsHeld = reason
-	for _, s := range m.order {
-		if s.state == Waiting && len(s.unmet) == 1 && s.unmet[0] == NeedMemory && len(s.needs) == 0 {
-			m.save(s)
+	for _, s := range m.inOrder {
+		if s.state == Waiting && len(s.unmetNeeds) == 1 && s.unmetNeeds[0] == NeedMemory && len(s.needs) == 0 {
+			m.saveForUndo(s)
 			m.startOrWait(now, s, "there is memory again")
 		}
 	}

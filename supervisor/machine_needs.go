@@ -103,8 +103,8 @@ func (m *Machine) startNeededTasks(now time.Time, s *service) {
 		}
 		s.taskNeeds = append(s.taskNeeds, taskNeed{n.Name, after})
 		if slices.Contains(idleStates, t.state) && !t.beingRemoved {
-			m.save(t)
-			m.wantUpAgain(t)
+			m.saveForUndo(t)
+			m.setWantUp(t)
 			m.startOrWait(now, t, "needed by "+s.name)
 		}
 	}
@@ -119,8 +119,8 @@ func (s *service) taskNeedFor(name string) *taskNeed {
 	return &s.taskNeeds[i]
 }
 
-// wantUpAgain sets the desired state to up, and resets the counts of failures and restarts.
-func (m *Machine) wantUpAgain(s *service) {
+// setWantUp sets the desired state to up, and resets the counts of failures and restarts.
+func (m *Machine) setWantUp(s *service) {
 	s.want, s.singleRun, s.respawns = WantUp, false, nil
 	s.forgetFailures()
 }
@@ -180,7 +180,7 @@ func (m *Machine) handleNeedMet(now time.Time, s *service, need string) {
 	if !slices.Contains(s.needs, need) {
 		return
 	}
-	m.save(s)
+	m.saveForUndo(s)
 	s.needs = cloneWithout(s.needs, func(n string) bool { return n == need })
 	if len(s.needs) == 0 && s.state == Waiting {
 		m.startOrWait(now, s, need+" is met")
@@ -202,7 +202,7 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 			return false
 		}
 	}
-	s.unmet = names
+	s.unmetNeeds = names
 	switch {
 	case s.state != Waiting:
 		m.setState(now, s, Waiting, time.Time{}, reason)
@@ -216,16 +216,16 @@ func (m *Machine) waitForNeeds(now time.Time, s *service) bool {
 // startUnblocked starts waiting services whose needs are now met. Step calls it after each event. For speed it checks only the
 // dependants of services that have changed.
 func (m *Machine) startUnblocked(now time.Time) {
-	if m.phase != running {
+	if m.phase != phaseRunning {
 		return
 	}
-	for i := 0; len(m.effects.changed) > 0 && i <= len(m.order); i++ { // each start may meet a need of another service
-		changed := m.effects.changed
-		m.effects.changed = nil
+	for i := 0; len(m.stepResult.changed) > 0 && i <= len(m.inOrder); i++ { // each start may meet a need of another service
+		changed := m.stepResult.changed
+		m.stepResult.changed = nil
 		for _, name := range changed {
 			for _, s := range m.dependants[name] {
 				if s.state == Waiting && len(s.needs) == 0 {
-					m.save(s)
+					m.saveForUndo(s)
 					m.startOrWait(now, s, "what it needs is there")
 				}
 			}
@@ -235,8 +235,8 @@ func (m *Machine) startUnblocked(now time.Time) {
 
 func (m *Machine) propagateRestart(now time.Time, t *service) {
 	for _, s := range m.dependants[t.name] {
-		if m.phase == running && s != t && s.state == Up && s.want == WantUp && slices.Contains(s.policy.RestartOn, t.name) {
-			m.save(s)
+		if m.phase == phaseRunning && s != t && s.state == Up && s.want == WantUp && slices.Contains(s.policy.RestartOn, t.name) {
+			m.saveForUndo(s)
 			s.restartAfterRun = true
 			m.requestEnd(now, s, t.name+" was started anew")
 		}
@@ -299,9 +299,9 @@ func (m *Machine) handleSchedule(now time.Time, s *service, e Scheduled) {
 	s.nextRun = e.Next
 	m.markChanged(s)
 	switch {
-	case !e.Now || m.phase != running || s.beingRemoved:
+	case !e.Now || m.phase != phaseRunning || s.beingRemoved:
 	case slices.Contains(idleStates, s.state):
-		m.wantUpAgain(s)
+		m.setWantUp(s)
 		m.startOrWait(now, s, "its time has come")
 	default:
 		m.emit(AppendRecord{Record{At: now, Service: s.name, Reason: "its time has come and is skipped: it is " + string(s.state)}})
@@ -316,7 +316,7 @@ func (s *service) isActive() bool {
 // it. top is the greatest height. A shutdown ends services in the order of their heights.
 func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 	above := make(map[*service][]*service)
-	for _, s := range m.order {
+	for _, s := range m.inOrder {
 		for _, n := range s.policy.Needs {
 			if t := m.services[n.Name]; t != nil && t != s && s.isActive() && n.Until != UntilTried {
 				above[t] = append(above[t], s)
@@ -346,14 +346,14 @@ func (m *Machine) dependantHeights() (heights map[*service]int, top int) {
 // endUnneeded asks services to end, during a shutdown, as soon as no active service needs them. For speed it checks only the
 // needs of services that have changed.
 func (m *Machine) endUnneeded(now time.Time) {
-	for _, name := range m.effects.changed {
+	for _, name := range m.stepResult.changed {
 		ended := m.services[name]
 		if ended == nil || ended.isActive() {
 			continue
 		}
 		for _, n := range ended.policy.Needs {
 			if t := m.services[n.Name]; t != nil && t.state == Up && !t.policy.DrainsInput && !m.isNeeded(t) {
-				m.save(t)
+				m.saveForUndo(t)
 				m.requestEnd(now, t, ReasonShutdown)
 			}
 		}

@@ -11,9 +11,9 @@ func (r *rig) notify(e NotifyMessage) {
 	r.t.Helper()
 	e.Name = "s"
 	if e.Run == 0 {
-		e.Run = r.s().number
+		e.Run = r.service().number
 	}
-	if kinds := r.do(e); len(kinds) > 0 {
+	if kinds := r.step(e); len(kinds) > 0 {
 		r.t.Errorf("%+v: %v", e, kinds)
 	}
 }
@@ -22,33 +22,33 @@ func TestARunTellsOfItself(t *testing.T) {
 	r := newRig(t)
 	p := testPolicy
 	p.ReportsReadiness = true
-	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	r.notify(NotifyMessage{Status: "loading", HasStatus: true})
-	if s := r.s(); s.ready || s.status != "loading" || s.readinessText != "" {
+	if s := r.service(); s.ready || s.status != "loading" || s.readinessText != "" {
 		t.Errorf("%+v", s.run)
 	}
 	r.notify(NotifyMessage{Ready: true, Run: 99})
-	if r.s().ready {
+	if r.service().ready {
 		t.Error("another run has said it")
 	}
 	r.notify(NotifyMessage{Ready: true})
-	if s := r.s(); !s.ready || s.status != "loading" {
+	if s := r.service(); !s.ready || s.status != "loading" {
 		t.Errorf("%+v", s.run)
 	}
 	r.notify(NotifyMessage{HasStatus: true})
-	if r.s().status != "" {
+	if r.service().status != "" {
 		t.Error("it can't take its status back")
 	}
 	r.notify(NotifyMessage{Status: "last", HasStatus: true})
 	r.exit(1)
 	r.notify(NotifyMessage{Status: "too late", HasStatus: true})
-	if s := r.s(); s.status == "too late" || s.snapshot(&unit{Unit: &Unit{}}).Status != "" {
+	if s := r.service(); s.status == "too late" || s.snapshot(&unit{Unit: &Unit{}}).Status != "" {
 		t.Errorf("%q of one that has ended", s.status)
 	}
-	r.wait(testPolicy.Backoff.Initial)
+	r.advance(testPolicy.Backoff.Initial)
 	r.spawned()
-	if s := r.s(); s.ready || s.status != "" {
+	if s := r.service(); s.ready || s.status != "" {
 		t.Errorf("the next run begins with %+v", s.run)
 	}
 }
@@ -56,43 +56,43 @@ func TestARunTellsOfItself(t *testing.T) {
 func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("and ends", func(t *testing.T) {
 		r := newRig(t)
-		r.up()
+		r.bringUp()
 		r.notify(NotifyMessage{Stopping: true})
-		r.want(Stopping)
+		r.wantState(Stopping)
 		r.exit(1)
-		r.want(Backoff)
-		if last := r.s().lastExit; last.Cause != CauseCrash {
+		r.wantState(Backoff)
+		if last := r.service().lastExit; last.Cause != CauseCrash {
 			t.Errorf("%+v", last)
 		}
 	})
 	t.Run("and doesn't end", func(t *testing.T) {
 		r := newRig(t)
-		r.up()
+		r.bringUp()
 		r.notify(NotifyMessage{Stopping: true})
-		r.wait(testPolicy.Grace)
-		r.want(Killing)
-		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-		if last := r.s().lastExit; last.Cause != CauseHealth || last.Error == "" {
+		r.advance(testPolicy.Grace)
+		r.wantState(Killing)
+		r.step(Exited{Name: "s", PID: r.service().pid, Code: -1, Signal: sigKill})
+		if last := r.service().lastExit; last.Cause != CauseHealth || last.Error == "" {
 			t.Errorf("%+v", last)
 		}
-		r.want(Backoff)
+		r.wantState(Backoff)
 	})
 	t.Run("and is stopped", func(t *testing.T) {
 		r := newRig(t)
-		r.up()
+		r.bringUp()
 		r.notify(NotifyMessage{Stopping: true})
-		r.do(Stop{"s"})
+		r.step(Stop{"s"})
 		r.exit(1)
-		r.want(Down)
+		r.wantState(Down)
 	})
 	t.Run("while the container ends", func(t *testing.T) {
 		r := newRig(t)
-		r.up()
+		r.bringUp()
 		r.notify(NotifyMessage{Stopping: true})
-		r.do(Shutdown{Reason: "test"})
-		r.wait(7500 * time.Millisecond)
-		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-		if last := r.s().lastExit; last.Cause != CauseShutdown {
+		r.step(Shutdown{Reason: "test"})
+		r.advance(7500 * time.Millisecond)
+		r.step(Exited{Name: "s", PID: r.service().pid, Code: -1, Signal: sigKill})
+		if last := r.service().lastExit; last.Cause != CauseShutdown {
 			t.Errorf("%+v", last)
 		}
 	})
@@ -100,33 +100,33 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 
 func TestMoreTimeToStop(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	r.notify(NotifyMessage{Extend: time.Hour})
-	r.do(Stop{"s"})
+	r.step(Stop{"s"})
 	begin := r.now
 	r.notify(NotifyMessage{Extend: time.Second})
-	if left := r.s().deadline.Sub(r.now); left != testPolicy.Grace {
+	if left := r.service().deadline.Sub(r.now); left != testPolicy.Grace {
 		t.Errorf("%v left", left)
 	}
-	r.wait(testPolicy.Grace - time.Second)
+	r.advance(testPolicy.Grace - time.Second)
 	r.notify(NotifyMessage{Extend: time.Minute})
-	if left := r.s().deadline.Sub(r.now); left != time.Minute {
+	if left := r.service().deadline.Sub(r.now); left != time.Minute {
 		t.Errorf("%v left", left)
 	}
 	r.notify(NotifyMessage{Extend: 24 * time.Hour})
-	if all := r.s().deadline.Sub(begin); all != 10*testPolicy.Grace {
+	if all := r.service().deadline.Sub(begin); all != 10*testPolicy.Grace {
 		t.Errorf("%v in all", all)
 	}
-	r.wait(10 * testPolicy.Grace)
-	r.want(Killing)
+	r.advance(10 * testPolicy.Grace)
+	r.wantState(Killing)
 	r.notify(NotifyMessage{Extend: time.Hour})
-	r.want(Killing)
+	r.wantState(Killing)
 
 	r = newRig(t)
-	r.up()
-	r.do(Shutdown{Reason: "test"})
+	r.bringUp()
+	r.step(Shutdown{Reason: "test"})
 	r.notify(NotifyMessage{Extend: time.Hour})
-	if left := r.s().deadline.Sub(r.now); left > 8*time.Second {
+	if left := r.service().deadline.Sub(r.now); left > 8*time.Second {
 		t.Errorf("%v left of the container's budget", left)
 	}
 }

@@ -46,9 +46,9 @@ type service struct {
 	inCrashLoop     bool        `reexec:"looping"`
 	loopReported    bool        `reexec:"loopTold"` // the history already explains the crash loop
 
-	taskNeeds []taskNeed `reexec:"gates"` // runs of RunBeforeEachStart tasks that must succeed before this start, in state waiting
-	unmet     []string   `reexec:"lacks"` // names of the unmet needs, in state waiting
-	nextRun   time.Time  // when the schedule starts the service next; zero without a schedule
+	taskNeeds  []taskNeed `reexec:"gates"` // runs of RunBeforeEachStart tasks that must succeed before this start, in state waiting
+	unmetNeeds []string   `reexec:"lacks"` // names of the unmet needs, in state waiting
+	nextRun    time.Time  // when the schedule starts the service next; zero without a schedule
 }
 
 type run struct {

@@ -8,18 +8,18 @@ import (
 
 // This file shuts down the container: it ends the services, then all other processes.
 
-// phase is the stage of the container's life: running, then three phases of a shutdown.
-type phase int
+// lifePhase is the stage of the container's life: running, then three phases of a shutdown.
+type lifePhase int
 
 const (
-	running  phase = iota
-	stopping       // every service is being stopped
-	sweeping       // no service is alive; hinit ends all other processes
-	finished
+	phaseRunning  lifePhase = iota
+	phaseStopping           // every service is being stopped
+	phaseSweeping           // no service is alive; hinit ends all other processes
+	phaseFinished
 )
 
 func (m *Machine) handleShutdown(now time.Time, e Shutdown) {
-	if m.phase != running {
+	if m.phase != phaseRunning {
 		m.killAtOnce(now)
 		return
 	}
@@ -28,13 +28,13 @@ func (m *Machine) handleShutdown(now time.Time, e Shutdown) {
 }
 
 func (m *Machine) beginShutdown(now time.Time, reason string) {
-	m.phase = stopping
+	m.phase = phaseStopping
 	m.killAt = now.Add(m.ShutdownBudget - min(m.ShutdownBudget/10, leftoverGrace))
 	m.forcedEnd = now.Add(m.ShutdownBudget)
 	m.emit(AppendRecord{Record{At: now, Reason: "stopping the container: " + reason}})
 	heights, top := m.dependantHeights()
-	for _, s := range m.order {
-		m.save(s)
+	for _, s := range m.inOrder {
+		m.saveForUndo(s)
 		s.restartAfterRun = false
 		switch s.state {
 		case Up:
@@ -61,11 +61,11 @@ func (m *Machine) beginShutdown(now time.Time, reason string) {
 }
 
 // startDraining tells the remaining services, all with Policy.DrainsInput, to end. They get the signal Policy.DrainSignal, and
-// drainTime to read the rest of their input.
+// maxDrainTime to read the rest of their input.
 func (m *Machine) startDraining(now time.Time) {
-	for _, s := range m.order {
-		if end := now.Add(drainTime); s.policy.DrainsInput && s.state == Up && end.Before(s.deadline) {
-			m.save(s)
+	for _, s := range m.inOrder {
+		if end := now.Add(maxDrainTime); s.policy.DrainsInput && s.state == Up && end.Before(s.deadline) {
+			m.saveForUndo(s)
 			s.deadline = end
 			if sig := s.policy.DrainSignal; sig != 0 {
 				m.emit(Signal{s.name, s.number, sig, ScopeMain, false})
@@ -77,9 +77,9 @@ func (m *Machine) startDraining(now time.Time) {
 // killAtOnce handles a second Shutdown: it sends SIGKILL to every service.
 func (m *Machine) killAtOnce(now time.Time) {
 	m.emit(AppendRecord{Record{At: now, Reason: "asked again to stop: killing what is left"}})
-	for _, s := range m.order {
+	for _, s := range m.inOrder {
 		if s.hasProcess() {
-			m.save(s)
+			m.saveForUndo(s)
 			m.kill(now, s, "asked again to stop")
 		}
 	}
@@ -89,13 +89,13 @@ func (m *Machine) killAtOnce(now time.Time) {
 // advanceShutdown begins or continues a shutdown. Step calls it after each event. The phases are: the services end, all other
 // processes end, finished.
 func (m *Machine) advanceShutdown(now time.Time) {
-	if m.phase == running && m.cmdExitCode != nil {
+	if m.phase == phaseRunning && m.cmdExitCode != nil {
 		m.beginShutdown(now, "the CMD has ended with code "+strconv.Itoa(*m.cmdExitCode))
 	}
-	if m.phase == stopping {
+	if m.phase == phaseStopping {
 		m.endUnneeded(now)
 		alive, writing := false, false
-		for _, s := range slices.Backward(m.order) {
+		for _, s := range slices.Backward(m.inOrder) {
 			if s.isActive() {
 				alive, writing = true, !s.policy.DrainsInput
 			}
@@ -108,7 +108,7 @@ func (m *Machine) advanceShutdown(now time.Time) {
 		}
 		switch {
 		case !alive:
-			m.phase = sweeping
+			m.phase = phaseSweeping
 			m.emit(SignalDescendants{sigTerm})
 			if rest := now.Add(leftoverGrace); rest.Before(m.killAt) {
 				m.killAt = rest
@@ -117,7 +117,7 @@ func (m *Machine) advanceShutdown(now time.Time) {
 			m.abandonProcesses(now)
 		}
 	}
-	if m.phase == sweeping {
+	if m.phase == phaseSweeping {
 		switch {
 		case m.killSent && !now.Before(m.killAt), !now.Before(m.forcedEnd):
 			m.abandonProcesses(now)
@@ -137,7 +137,7 @@ func (m *Machine) abandonProcesses(now time.Time) {
 }
 
 func (m *Machine) concludeShutdown(now time.Time, reason string) {
-	m.phase = finished
+	m.phase = phaseFinished
 	code := m.exitCode
 	if m.cmdExitCode != nil {
 		code = *m.cmdExitCode

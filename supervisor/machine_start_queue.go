@@ -18,14 +18,14 @@ const (
 	shortStartSlotTime = time.Second
 	// ReasonQueued is the prefix of the reason for a wait in the queue of starts: too many services are starting.
 	ReasonQueued = "waits for its turn"
-	// maxShownPositions is the longest queue in which the status of each service shows its position.
-	maxShownPositions = 256
+	// maxShownQueue is the longest queue in which the status of each service shows its position.
+	maxShownQueue = 256
 )
 
-// turns holds the starting services, and the queue of services that wait to start. A step replaces the slices and never
+// startQueue holds the starting services, and the queue of services that wait to start. A step replaces the slices and never
 // modifies them, so that undo can restore the old ones.
-type turns struct {
-	starting     []*service `reexec:"-"`       // services that have a turn
+type startQueue struct {
+	inTurn       []*service `reexec:"-"`       // services that have a turn
 	queue        []*service `reexec:"-"`       // waiting services, not sorted: service.queuePosition gives the order
 	lastPosition int64      `reexec:"tickets"` // highest queue position that was given to a service
 	// turns in a row that ran out before their service was ready
@@ -51,8 +51,8 @@ func (m *Machine) turnLimit() time.Duration {
 func (m *Machine) enqueue(now time.Time, s *service) bool {
 	switch {
 	case s.queuePosition != 0:
-		if s.unmet != nil {
-			s.unmet, s.reason = nil, ReasonQueued
+		if s.unmetNeeds != nil {
+			s.unmetNeeds, s.reason = nil, ReasonQueued
 			m.markChanged(s)
 			m.updateQueuePositions()
 		}
@@ -60,8 +60,8 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 	case m.MaxStarting == 0 || !s.policy.LimitedStarts || s.respawn:
 		return false
 	case len(m.queue) == 0 && m.freeTurns(now) > 0:
-		m.anyReady = m.anyReady && len(m.starting) > 0
-		m.starting = append(slices.Clone(m.starting), s)
+		m.anyReady = m.anyReady && len(m.inTurn) > 0
+		m.inTurn = append(slices.Clone(m.inTurn), s)
 		return false
 	}
 	m.lastPosition++
@@ -81,16 +81,16 @@ func (m *Machine) enqueue(now time.Time, s *service) bool {
 // too long.
 func (m *Machine) freeTurns(now time.Time) int {
 	over := func(s *service) bool { return !m.holdsTurn(now, s) }
-	if slices.ContainsFunc(m.starting, over) {
+	if slices.ContainsFunc(m.inTurn, over) {
 		late := func(s *service) bool { return s.state == Up && !s.ready && over(s) }
-		ended := len(m.starting) - len(cloneWithout(m.starting, late))
-		m.starting = cloneWithout(m.starting, over)
+		ended := len(m.inTurn) - len(cloneWithout(m.inTurn, late))
+		m.inTurn = cloneWithout(m.inTurn, over)
 		m.timedOutTurns += ended // turnLimit and holdsTurn read the count, so it must change after these calls
 	}
 	if m.anyReady {
-		return m.MaxStarting + m.ExtraStarting - len(m.starting)
+		return m.MaxStarting + m.ExtraStarting - len(m.inTurn)
 	}
-	return m.MaxStarting - len(m.starting)
+	return m.MaxStarting - len(m.inTurn)
 }
 
 // dequeue removes a service from the queue of starts. It does nothing if the service is not in the queue.
@@ -105,12 +105,12 @@ func (m *Machine) dequeue(s *service) {
 // startQueued starts services from the head of the queue while turns are free. A service whose needs are no longer met waits
 // for them instead.
 func (m *Machine) startQueued(now time.Time) {
-	for m.phase == running && len(m.queue) > 0 && m.freeTurns(now) > 0 {
+	for m.phase == phaseRunning && len(m.queue) > 0 && m.freeTurns(now) > 0 {
 		s := slices.MinFunc(m.queue, compareQueuePositions)
-		m.save(s)
+		m.saveForUndo(s)
 		m.dequeue(s)
 		if !m.waitForNeeds(now, s) {
-			m.starting = append(slices.Clone(m.starting), s)
+			m.inTurn = append(slices.Clone(m.inTurn), s)
 			m.startRun(now, s, "its turn has come")
 		}
 	}
@@ -123,12 +123,12 @@ func compareQueuePositions(a, b *service) int {
 // updateQueuePositions writes the number of earlier services into the reason of each queued service. It skips long queues,
 // because each change would publish hundreds of services.
 func (m *Machine) updateQueuePositions() {
-	if len(m.queue) > maxShownPositions {
+	if len(m.queue) > maxShownQueue {
 		return
 	}
 	for i, s := range slices.SortedStableFunc(slices.Values(m.queue), compareQueuePositions) {
 		if reason := ReasonQueued + " (" + strconv.Itoa(i) + " before it)"; s.reason != reason {
-			m.save(s)
+			m.saveForUndo(s)
 			s.reason = reason
 			m.markChanged(s)
 		}
@@ -137,11 +137,11 @@ func (m *Machine) updateQueuePositions() {
 
 // resumeTurns rebuilds the queue and the list of starting services after a re-execution, from the state of each service.
 func (m *Machine) resumeTurns(now time.Time) {
-	for _, s := range m.order {
+	for _, s := range m.inOrder {
 		if s.queuePosition != 0 {
 			m.queue = append(m.queue, s)
 		} else if s.policy.LimitedStarts && m.holdsTurn(now, s) {
-			m.starting = append(m.starting, s)
+			m.inTurn = append(m.inTurn, s)
 		}
 	}
 }

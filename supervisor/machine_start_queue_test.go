@@ -9,19 +9,19 @@ import (
 
 // The most recently used service must start first. The others must say how many services are before them.
 func TestOnlySoManyStartAtOnce(t *testing.T) {
-	c := newCrew(t)
-	c.m.MaxStarting = 2
+	c := newMultiRig(t)
+	c.machine.MaxStarting = 2
 	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	names := []string{"a", "b", "old", "new", "middle"}
 	for i, name := range names {
 		p.LastUsed = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
-		c.do(Add{Name: name, Policy: new(p), Want: WantUp})
+		c.step(Add{Name: name, Policy: new(p), Want: WantUp})
 	}
 	see := func() string {
 		var out []string
 		for _, name := range names {
-			s := c.m.services[name]
+			s := c.machine.services[name]
 			text := string(s.state)
 			if s.state == Waiting {
 				text = strings.TrimPrefix(s.reason, "waits for its turn ")
@@ -36,57 +36,57 @@ func TestOnlySoManyStartAtOnce(t *testing.T) {
 			t.Fatalf("%s, want %s", got, want)
 		}
 	}
-	up := func(name string, pid int) { c.do(Spawned{name, pid}) }
-	ready := func(name string) { c.do(Ready{name, c.m.services[name].number, true, ""}) }
+	up := func(name string, pid int) { c.step(Spawned{name, pid}) }
+	ready := func(name string) { c.step(Ready{name, c.machine.services[name].number, true, ""}) }
 	up("a", 50)
 	up("b", 51)
 	expect("up up (2 before it) (0 before it) (1 before it)")
 	ready("b")
 	up("new", 52)
 	expect("up up (1 before it) up (0 before it)")
-	c.do(Stop{"middle"})
+	c.step(Stop{"middle"})
 	expect("up up (0 before it) up down")
-	c.do(Exited{Name: "new", PID: 52, Code: 1})
+	c.step(Exited{Name: "new", PID: 52, Code: 1})
 	up("old", 53)
 	expect("up up up backoff down")
-	c.wait(c.m.services["new"].deadline.Sub(c.now))
+	c.advance(c.machine.services["new"].deadline.Sub(c.now))
 	expect("up up up starting down")
 	up("new", 54)
-	c.do(Start{"middle"})
+	c.step(Start{"middle"})
 	expect("up up up up (0 before it)")
-	if at, ok := c.m.Deadline(); !ok || at.Sub(c.m.services["a"].since) > startSlotTime {
+	if at, ok := c.machine.Deadline(); !ok || at.Sub(c.machine.services["a"].since) > startSlotTime {
 		t.Fatalf("a start that never gets ready holds the others until %v", at)
 	}
-	c.wait(startSlotTime)
+	c.advance(startSlotTime)
 	expect("up up up up starting")
 }
 
 // After its first crash, a gateway that had become ready must start without a delay. After a second crash it must wait.
 func TestTheFirstCrashOfAYoungGatewayCostsNoSecond(t *testing.T) {
-	c := newCrew(t)
+	c := newMultiRig(t)
 	p := testPolicy
 	p.ReportsReadiness = true
-	c.do(Add{Name: "a", Policy: new(p), Want: WantUp})
+	c.step(Add{Name: "a", Policy: new(p), Want: WantUp})
 	crash := func(pid int, ready bool, want State) {
 		t.Helper()
-		c.do(Spawned{"a", pid})
+		c.step(Spawned{"a", pid})
 		if ready {
-			c.do(Ready{"a", c.m.services["a"].number, true, ""})
+			c.step(Ready{"a", c.machine.services["a"].number, true, ""})
 		}
 		c.now = c.now.Add(10 * time.Second)
-		c.do(Exited{Name: "a", PID: pid, Code: -1, Signal: sigKill})
-		if got := c.m.services["a"].state; got != want {
+		c.step(Exited{Name: "a", PID: pid, Code: -1, Signal: sigKill})
+		if got := c.machine.services["a"].state; got != want {
 			t.Fatalf("after its end it is %s, want %s", got, want)
 		}
 	}
 	crash(50, true, Starting)
 	crash(51, true, Backoff)
-	c.wait(c.m.services["a"].deadline.Sub(c.now))
-	c.do(Spawned{"a", 52})
-	c.wait(testPolicy.ResetAfter)
-	c.do(Stop{"a"})
-	c.do(Exited{Name: "a", PID: 52, Code: 0})
-	c.do(Start{"a"})
+	c.advance(c.machine.services["a"].deadline.Sub(c.now))
+	c.step(Spawned{"a", 52})
+	c.advance(testPolicy.ResetAfter)
+	c.step(Stop{"a"})
+	c.step(Exited{Name: "a", PID: 52, Code: 0})
+	c.step(Start{"a"})
 	crash(53, false, Backoff)
 }
 
@@ -106,17 +106,17 @@ func TestTheCauseOfACrashLoopIsTheLastWarning(t *testing.T) {
 
 // After a boot, the most recently used gateways must start first, not the first by name.
 func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
-	c := newCrew(t)
-	c.m.MaxStarting = 2
+	c := newMultiRig(t)
+	c.machine.MaxStarting = 2
 	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i, name := range []string{"a", "b", "old", "new", "middle"} {
 		p.LastUsed = c.now.Add(-time.Duration([]int{9, 9, 3, 1, 2}[i]) * time.Hour)
-		c.do(Add{Name: name, Policy: new(p), Want: WantUp, Needs: []string{"profiles"}})
+		c.step(Add{Name: name, Policy: new(p), Want: WantUp, Needs: []string{"profiles"}})
 	}
-	c.do(NeedMet{Need: "profiles"})
+	c.step(NeedMet{Need: "profiles"})
 	for name, want := range map[string]State{"a": Waiting, "b": Waiting, "old": Waiting, "new": Starting, "middle": Starting} {
-		if got := c.m.services[name].state; got != want {
+		if got := c.machine.services[name].state; got != want {
 			t.Errorf("%s is %s, want %s", name, got, want)
 		}
 	}
@@ -124,45 +124,45 @@ func TestTheLastUsedGatewayIsAmongTheFirstToStart(t *testing.T) {
 
 // A gateway whose last use is time 0 must wait in the queue like the others. An agent can set the time of its files to 0.
 func TestAGatewayOf1970WaitsForItsTurn(t *testing.T) {
-	c := newCrew(t)
-	c.m.MaxStarting = 1
+	c := newMultiRig(t)
+	c.machine.MaxStarting = 1
 	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for _, name := range []string{"a", "b", "c"} {
 		p.LastUsed = time.Unix(0, 0)
-		c.do(Add{Name: name, Policy: new(p), Want: WantUp})
+		c.step(Add{Name: name, Policy: new(p), Want: WantUp})
 	}
-	if c.m.services["b"].queuePosition == 0 || c.m.services["c"].queuePosition == 0 || len(c.m.queue) != 2 {
-		t.Errorf("places %d and %d in a line of %d", c.m.services["b"].queuePosition, c.m.services["c"].queuePosition, len(c.m.queue))
+	if c.machine.services["b"].queuePosition == 0 || c.machine.services["c"].queuePosition == 0 || len(c.machine.queue) != 2 {
+		t.Errorf("places %d and %d in a line of %d", c.machine.services["b"].queuePosition, c.machine.services["c"].queuePosition, len(c.machine.queue))
 	}
 }
 
 // Services that never report readiness must not delay each other by 5 s each when many are started.
 func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
-	c := newCrew(t)
-	c.m.MaxStarting = 2
+	c := newMultiRig(t)
+	c.machine.MaxStarting = 2
 	const many = 100
 	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i := range many {
 		name := fmt.Sprint("s", i)
-		c.do(Add{Name: name, Policy: new(p), Want: WantUp})
+		c.step(Add{Name: name, Policy: new(p), Want: WantUp})
 	}
 	began, pid := c.now, 100
 	for up := 0; up < many; {
 		for i := range many {
-			if s := c.m.services[fmt.Sprint("s", i)]; s.state == Starting {
+			if s := c.machine.services[fmt.Sprint("s", i)]; s.state == Starting {
 				pid++
 				up++
-				c.do(Spawned{s.name, pid})
+				c.step(Spawned{s.name, pid})
 			}
 		}
 		if up < many {
-			at, ok := c.m.Deadline()
+			at, ok := c.machine.Deadline()
 			if !ok {
 				t.Fatalf("%d are up, and nothing is due", up)
 			}
-			c.wait(max(at.Sub(c.now), time.Millisecond))
+			c.advance(max(at.Sub(c.now), time.Millisecond))
 		}
 	}
 	if took := c.now.Sub(began); took > many*time.Second {
@@ -172,15 +172,15 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 
 // After the first service is ready, more services than the limit may start, because a start waits not only for the processor.
 func TestMoreStartWhenOneIsReady(t *testing.T) {
-	c := newCrew(t)
-	c.m.MaxStarting, c.m.ExtraStarting = 2, 1
+	c := newMultiRig(t)
+	c.machine.MaxStarting, c.machine.ExtraStarting = 2, 1
 	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
 	for i := range 6 {
-		c.do(Add{Name: fmt.Sprint("s", i), Policy: new(p), Want: WantUp})
+		c.step(Add{Name: fmt.Sprint("s", i), Policy: new(p), Want: WantUp})
 	}
 	starting := func() (n int) {
-		for _, s := range c.m.services {
+		for _, s := range c.machine.services {
 			if s.state == Starting {
 				n++
 			}
@@ -190,8 +190,8 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 	if n := starting(); n != 2 {
 		t.Fatalf("%d start at first", n)
 	}
-	c.do(Spawned{"s0", 50})
-	c.do(Ready{"s0", c.m.services["s0"].number, true, ""})
+	c.step(Spawned{"s0", 50})
+	c.step(Ready{"s0", c.machine.services["s0"].number, true, ""})
 	if n := starting(); n != 3 {
 		t.Errorf("%d start when one is ready", n)
 	}
@@ -200,21 +200,21 @@ func TestMoreStartWhenOneIsReady(t *testing.T) {
 // If one command starts many gateways long after the boot, only one gateway for each processor may begin at first. With twice
 // as many, the first would be ready as late as the second.
 func TestTheFirstOfALaterBatchHasTheProcessorsToItself(t *testing.T) {
-	c := newCrew(t)
-	c.m.MaxStarting, c.m.ExtraStarting = 2, 2
+	c := newMultiRig(t)
+	c.machine.MaxStarting, c.machine.ExtraStarting = 2, 2
 	p := testPolicy
 	p.LimitedStarts, p.ReportsReadiness = true, true
-	c.do(Add{Name: "default", Policy: new(p), Want: WantUp})
-	c.do(Spawned{"default", 50})
-	c.do(Ready{"default", c.m.services["default"].number, true, ""})
-	c.wait(time.Hour)
+	c.step(Add{Name: "default", Policy: new(p), Want: WantUp})
+	c.step(Spawned{"default", 50})
+	c.step(Ready{"default", c.machine.services["default"].number, true, ""})
+	c.advance(time.Hour)
 	for i := range 6 {
-		c.do(Add{Name: fmt.Sprint("s", i), Policy: new(p), Want: WantDown})
+		c.step(Add{Name: fmt.Sprint("s", i), Policy: new(p), Want: WantDown})
 	}
 	for i := range 6 {
-		c.do(Start{fmt.Sprint("s", i)})
+		c.step(Start{fmt.Sprint("s", i)})
 	}
-	if n := len(c.m.starting); n != 2 || len(c.m.queue) != 4 {
-		t.Errorf("%d start and %d wait", n, len(c.m.queue))
+	if n := len(c.machine.inTurn); n != 2 || len(c.machine.queue) != 4 {
+		t.Errorf("%d start and %d wait", n, len(c.machine.queue))
 	}
 }

@@ -18,8 +18,8 @@ var testPolicy = Policy{
 	StopSignal: sigTerm, Grace: 30 * time.Second,
 }
 
-// finishing is the policy of a service with a finish command.
-var finishing = func() Policy {
+// finishingPolicy is the policy of a service with a finish command.
+var finishingPolicy = func() Policy {
 	p := testPolicy
 	p.RunsFinish, p.FinishTimeout, p.PermanentFinishCodes = true, 5*time.Second, []int{125}
 	return p
@@ -28,20 +28,20 @@ var finishing = func() Policy {
 // rig drives a machine with one service "s" and a fake clock.
 type rig struct {
 	t       *testing.T
-	m       Machine
+	machine Machine
 	now     time.Time
 	pid     int
 	actions []Action
 }
 
 func newRig(t *testing.T) *rig {
-	return &rig{t: t, m: Machine{ShutdownBudget: 8 * time.Second}, now: time.Unix(1000, 0), pid: 100}
+	return &rig{t: t, machine: Machine{ShutdownBudget: 8 * time.Second}, now: time.Unix(1000, 0), pid: 100}
 }
 
-// do runs one step and answers starts as the loop does. It returns the kinds of the actions, without timers.
-func (r *rig) do(e Event) []string {
+// step runs one step and answers starts as the loop does. It returns the kinds of the actions, without timers.
+func (r *rig) step(e Event) []string {
 	var kinds []string
-	acts := slices.Clone(r.m.Step(r.now, e))
+	acts := slices.Clone(r.machine.Step(r.now, e))
 	r.actions = append(r.actions, acts...)
 	for _, a := range acts {
 		switch a := a.(type) {
@@ -60,78 +60,78 @@ func (r *rig) do(e Event) []string {
 	return kinds
 }
 
-func (r *rig) s() *service { return r.m.services["s"] }
+func (r *rig) service() *service { return r.machine.services["s"] }
 
-// up brings "s" into the state Up.
-func (r *rig) up() {
-	if r.s() == nil {
-		r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
+// bringUp brings "s" into the state Up.
+func (r *rig) bringUp() {
+	if r.service() == nil {
+		r.step(Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
 	} else {
-		r.do(Start{"s"})
+		r.step(Start{"s"})
 	}
 	r.spawned()
 }
 
 func (r *rig) spawned() {
 	r.pid++
-	r.do(Spawned{"s", r.pid})
-	r.want(Up)
+	r.step(Spawned{"s", r.pid})
+	r.wantState(Up)
 }
 
-func (r *rig) want(state State) {
+func (r *rig) wantState(state State) {
 	r.t.Helper()
-	if got := r.s().state; got != state {
-		r.t.Fatalf("state %s, want %s (%s)", got, state, r.s().reason)
+	if got := r.service().state; got != state {
+		r.t.Fatalf("state %s, want %s (%s)", got, state, r.service().reason)
 	}
 }
 
 func (r *rig) exit(code int) []string {
-	return r.do(Exited{Name: "s", PID: r.s().pid, Code: code})
+	return r.step(Exited{Name: "s", PID: r.service().pid, Code: code})
 }
 
-func (r *rig) wait(d time.Duration) []string {
+func (r *rig) advance(d time.Duration) []string {
 	r.now = r.now.Add(d)
-	return r.do(Tick{})
+	return r.step(Tick{})
 }
 
-// enter brings "s" into a state.
-func (r *rig) enter(state State) {
+// bringInto brings "s" into a state.
+func (r *rig) bringInto(state State) {
 	switch state {
 	case Down:
-		r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
+		r.step(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
 	case Waiting:
-		r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantUp, Needs: []string{"boot"}})
+		r.step(Add{Name: "s", Policy: new(testPolicy), Want: WantUp, Needs: []string{"boot"}})
 	case Starting:
-		r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
+		r.step(Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
 	case Up:
-		r.up()
+		r.bringUp()
 	case Stopping:
-		r.up()
-		r.do(Stop{"s"})
+		r.bringUp()
+		r.step(Stop{"s"})
 	case Killing:
-		r.enter(Stopping)
-		r.wait(testPolicy.Grace)
+		r.bringInto(Stopping)
+		r.advance(testPolicy.Grace)
 	case Finishing:
-		r.up()
+		r.bringUp()
 		r.causeEvents("dies")
-		r.do(Spawned{"s", 1})
+		r.step(Spawned{"s", 1})
 	case Backoff:
-		r.up()
+		r.bringUp()
 		r.exit(1)
 	case Parked:
-		r.up()
+		r.bringUp()
 		r.exit(78)
 	case Failed:
-		r.enter(Starting)
-		r.do(SpawnFailed{Name: "s", Error: "no", Permanent: true})
+		r.bringInto(Starting)
+		r.step(SpawnFailed{Name: "s", Error: "no", Permanent: true})
 	}
-	r.want(state)
+	r.wantState(state)
 }
 
-// noFinish answers that the service has no finish command.
-func (r *rig) noFinish() {
-	if r.s().state == Finishing {
-		r.s().pid = 0
+// answerNoFinish answers that the service has no finish command.
+func (r *rig) answerNoFinish() {
+	if r.service().state == Finishing {
+		r.service().pid = 0
 	}
 }
 
@@ -139,21 +139,21 @@ func (r *rig) noFinish() {
 func (r *rig) causeEvents(word string) []string {
 	switch word {
 	case "start":
-		return r.do(Start{"s"})
+		return r.step(Start{"s"})
 	case "stop":
-		return r.do(Stop{"s"})
+		return r.step(Stop{"s"})
 	case "restart":
-		return r.do(Restart{"s"})
+		return r.step(Restart{"s"})
 	case "met":
-		return r.do(NeedMet{"boot"})
+		return r.step(NeedMet{"boot"})
 	case "spawned":
-		return r.do(Spawned{"s", 1})
+		return r.step(Spawned{"s", 1})
 	case "spawnfail":
-		r.noFinish()
-		return r.do(SpawnFailed{Name: "s", Error: "no"})
+		r.answerNoFinish()
+		return r.step(SpawnFailed{Name: "s", Error: "no"})
 	case "spawnbad":
-		r.noFinish()
-		return r.do(SpawnFailed{Name: "s", Error: "no", Permanent: true})
+		r.answerNoFinish()
+		return r.step(SpawnFailed{Name: "s", Error: "no", Permanent: true})
 	case "crash":
 		return r.exit(1)
 	case "park":
@@ -161,48 +161,48 @@ func (r *rig) causeEvents(word string) []string {
 	case "again":
 		return r.exit(75)
 	case "dies":
-		r.do(Add{Name: "s", Policy: new(finishing)})
+		r.step(Add{Name: "s", Policy: new(finishingPolicy)})
 		return r.exit(1)
 	case "finished":
 		return r.exit(0)
 	case "permanent":
 		return r.exit(125)
 	case "once":
-		return r.do(RunOnce{"s"})
+		return r.step(RunOnce{"s"})
 	case "unwant":
-		return r.do(StayDown{"s"})
+		return r.step(StayDown{"s"})
 	case "pause":
-		return r.do(Pause{"s", false})
+		return r.step(Pause{"s", false})
 	case "continue":
-		return r.do(Continue{"s", false})
+		return r.step(Continue{"s", false})
 	case "send":
-		return r.do(SignalMain{"s", sigHup, false})
+		return r.step(SignalMain{"s", sigHup, false})
 	case "sendgroup":
-		return r.do(SignalMain{"s", sigHup, true})
+		return r.step(SignalMain{"s", sigHup, true})
 	case "unhealthy":
-		return r.do(Unhealthy{Name: "s", Run: r.s().number, Answer: "no answer"})
+		return r.step(Unhealthy{Name: "s", Run: r.service().number, Answer: "no answer"})
 	case "ending":
-		return r.do(NotifyMessage{Name: "s", Run: r.s().number, Stopping: true})
+		return r.step(NotifyMessage{Name: "s", Run: r.service().number, Stopping: true})
 	case "leftover":
-		return r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true})
+		return r.step(Exited{Name: "s", PID: r.service().pid, Code: 1, Leftover: true})
 	case "gone":
-		if r.s().pid != 0 {
-			r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true})
+		if r.service().pid != 0 {
+			r.step(Exited{Name: "s", PID: r.service().pid, Code: 1, Leftover: true})
 		}
-		return r.do(RunEnded{"s", r.s().number})
+		return r.step(RunEnded{"s", r.service().number})
 	case "deadline":
-		return r.wait(max(r.s().deadline.Sub(r.now), 0))
+		return r.advance(max(r.service().deadline.Sub(r.now), 0))
 	case "replaced":
-		return r.do(CorrectCause{"s", r.s().number, CauseReplaced})
+		return r.step(CorrectCause{"s", r.service().number, CauseReplaced})
 	case "inputs":
-		if r.s().state == Parked {
+		if r.service().state == Parked {
 			r.now = r.now.Add(testPolicy.Backoff.Initial)
 		}
-		return r.do(InputsChanged{"s"})
+		return r.step(InputsChanged{"s"})
 	case "inputssoon":
-		return r.do(InputsChanged{"s"})
+		return r.step(InputsChanged{"s"})
 	case "due":
-		return r.do(Scheduled{"s", r.now.Add(time.Hour), true})
+		return r.step(Scheduled{"s", r.now.Add(time.Hour), true})
 	case "shed", "full", "room":
 		return r.memoryEvents(word)
 	case "lacking", "needsmet", "crowded", "turn", "follow", "over", "never", "limit":
@@ -228,9 +228,9 @@ func TestTransitionTable(t *testing.T) {
 		listed[f[0]+" "+f[1]] = true
 		t.Run(f[0]+"/"+f[1], func(t *testing.T) {
 			r := newRig(t)
-			r.enter(State(f[0]))
+			r.bringInto(State(f[0]))
 			got := r.causeEvents(f[1])
-			r.want(State(f[2]))
+			r.wantState(State(f[2]))
 			if want := f[3:]; !slices.Equal(got, want) {
 				t.Errorf("actions %v, want %v", got, want)
 			}
@@ -249,9 +249,9 @@ func TestTransitionTable(t *testing.T) {
 				continue
 			}
 			r := newRig(t)
-			r.enter(state)
-			if got := r.causeEvents(word); len(got) != 0 || r.s().state != state {
-				t.Errorf("%s %s: now %s, actions %v; the table has no such row", state, word, r.s().state, got)
+			r.bringInto(state)
+			if got := r.causeEvents(word); len(got) != 0 || r.service().state != state {
+				t.Errorf("%s %s: now %s, actions %v; the table has no such row", state, word, r.service().state, got)
 			}
 		}
 	}
@@ -259,31 +259,31 @@ func TestTransitionTable(t *testing.T) {
 
 func TestDelaysGrowAndAreForgottenAfterALongLife(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		r.exit(1)
-		if got := r.s().deadline.Sub(r.now); got != want*time.Second {
+		if got := r.service().deadline.Sub(r.now); got != want*time.Second {
 			t.Fatalf("delay %d is %v, want %v", i+1, got, want*time.Second)
 		}
-		r.wait(want * time.Second)
+		r.advance(want * time.Second)
 		r.spawned()
 	}
-	if !r.s().inCrashLoop || r.s().restarts != 8 {
-		t.Errorf("crash loop %v, restarts %d; want true, 8", r.s().inCrashLoop, r.s().restarts)
+	if !r.service().inCrashLoop || r.service().restarts != 8 {
+		t.Errorf("crash loop %v, restarts %d; want true, 8", r.service().inCrashLoop, r.service().restarts)
 	}
-	r.wait(time.Minute)
-	if r.s().inCrashLoop || r.s().failures != 0 {
+	r.advance(time.Minute)
+	if r.service().inCrashLoop || r.service().failures != 0 {
 		t.Error("a minute up does not clear the crash loop")
 	}
 	r.exit(1)
-	r.want(Starting)
+	r.wantState(Starting)
 	r.spawned()
 	for i, want := range []time.Duration{1, 2, 4} {
 		r.exit(1)
-		if got := r.s().deadline.Sub(r.now); got != want*time.Second {
+		if got := r.service().deadline.Sub(r.now); got != want*time.Second {
 			t.Fatalf("delay %d after a long life is %v, want %v", i+1, got, want*time.Second)
 		}
-		r.wait(want * time.Second)
+		r.advance(want * time.Second)
 		r.spawned()
 	}
 }
@@ -306,12 +306,12 @@ func TestTheFirstCrashAfterAHealthyLifeStartsAgainAtOnce(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			r.up()
-			r.wait(c.life)
-			r.do(Exited{Name: "s", PID: r.s().pid, Code: c.code, Signal: c.signal, OOM: c.oom})
-			r.want(c.want)
-			if c.want == Starting && r.s().failures != 0 {
-				t.Errorf("it counts as failure %d", r.s().failures)
+			r.bringUp()
+			r.advance(c.life)
+			r.step(Exited{Name: "s", PID: r.service().pid, Code: c.code, Signal: c.signal, OOM: c.oom})
+			r.wantState(c.want)
+			if c.want == Starting && r.service().failures != 0 {
+				t.Errorf("it counts as failure %d", r.service().failures)
 			}
 		})
 	}
@@ -319,63 +319,63 @@ func TestTheFirstCrashAfterAHealthyLifeStartsAgainAtOnce(t *testing.T) {
 
 func TestCrashLoopShowsAtTheFifthFastExit(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	for i := 1; i <= 5; i++ {
 		r.exit(1)
-		if got := r.s().inCrashLoop; got != (i == 5) {
+		if got := r.service().inCrashLoop; got != (i == 5) {
 			t.Fatalf("after %d exits crash loop is %v", i, got)
 		}
-		r.do(Tick{})
-		r.wait(r.s().deadline.Sub(r.now))
+		r.step(Tick{})
+		r.advance(r.service().deadline.Sub(r.now))
 		r.spawned()
 	}
-	r.do(Restart{"s"})
-	if r.s().inCrashLoop {
+	r.step(Restart{"s"})
+	if r.service().inCrashLoop {
 		t.Error("an operator's restart does not clear the mark")
 	}
 }
 
 func TestStartSkipsTheDelayAndCountsTheRestart(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	for range 20 {
-		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-		r.want(Backoff)
-		if r.s().lastExit.Cause != CauseSignal {
-			t.Fatalf("cause %s", r.s().lastExit.Cause)
+		r.step(Exited{Name: "s", PID: r.service().pid, Code: -1, Signal: sigKill})
+		r.wantState(Backoff)
+		if r.service().lastExit.Cause != CauseSignal {
+			t.Fatalf("cause %s", r.service().lastExit.Cause)
 		}
-		r.up()
+		r.bringUp()
 	}
-	if r.s().restarts != 20 || r.s().inCrashLoop {
-		t.Errorf("restarts %d, crash loop %v", r.s().restarts, r.s().inCrashLoop)
+	if r.service().restarts != 20 || r.service().inCrashLoop {
+		t.Errorf("restarts %d, crash loop %v", r.service().restarts, r.service().inCrashLoop)
 	}
 }
 
 func TestStartOfARunningServiceForgetsItsFailures(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	for range 5 {
 		r.exit(1)
-		r.wait(r.s().deadline.Sub(r.now))
+		r.advance(r.service().deadline.Sub(r.now))
 		r.spawned()
 	}
-	r.do(Start{"s"})
-	if r.s().inCrashLoop || r.s().failures != 0 {
-		t.Errorf("crash loop %v, failures %d", r.s().inCrashLoop, r.s().failures)
+	r.step(Start{"s"})
+	if r.service().inCrashLoop || r.service().failures != 0 {
+		t.Errorf("crash loop %v, failures %d", r.service().inCrashLoop, r.service().failures)
 	}
-	r.want(Up)
+	r.wantState(Up)
 }
 
 func TestAnOperatorsRestartIsNoFailure(t *testing.T) {
 	r := newRig(t)
-	r.up()
-	r.do(Restart{"s"})
-	r.want(Stopping)
+	r.bringUp()
+	r.step(Restart{"s"})
+	r.wantState(Stopping)
 	if got := r.exit(1); !slices.Equal(got, []string{"spawn"}) {
 		t.Fatalf("actions %v", got)
 	}
 	r.spawned()
-	s := r.s()
+	s := r.service()
 	if s.restarts != 0 || s.failures != 0 || s.lastExit.Cause != CauseOperator {
 		t.Errorf("restarts %d, failures %d, cause %s", s.restarts, s.failures, s.lastExit.Cause)
 	}
@@ -383,49 +383,49 @@ func TestAnOperatorsRestartIsNoFailure(t *testing.T) {
 
 func TestStartDuringAStopWinsAndTheLastCommandCounts(t *testing.T) {
 	r := newRig(t)
-	r.up()
-	r.do(Stop{"s"})
-	r.do(Start{"s"})
+	r.bringUp()
+	r.step(Stop{"s"})
+	r.step(Start{"s"})
 	r.exit(0)
-	r.want(Starting)
+	r.wantState(Starting)
 	r.spawned()
-	r.do(Stop{"s"})
-	r.do(Start{"s"})
-	r.do(Stop{"s"})
+	r.step(Stop{"s"})
+	r.step(Start{"s"})
+	r.step(Stop{"s"})
 	r.exit(0)
-	r.want(Down)
+	r.wantState(Down)
 }
 
 func TestTheGraceOfAnEarlierStopNeverKillsALaterRun(t *testing.T) {
 	r := newRig(t)
-	r.up()
-	r.do(Stop{"s"})
-	r.wait(29 * time.Second)
+	r.bringUp()
+	r.step(Stop{"s"})
+	r.advance(29 * time.Second)
 	r.exit(0)
-	r.up()
-	r.do(Stop{"s"})
-	if got := r.wait(2 * time.Second); len(got) != 0 {
+	r.bringUp()
+	r.step(Stop{"s"})
+	if got := r.advance(2 * time.Second); len(got) != 0 {
 		t.Errorf("two seconds into the second stop: %v", got)
 	}
 }
 
 func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	if got := r.causeEvents("leftover"); !slices.Equal(got, []string{"signaltree"}) {
 		t.Fatalf("actions %v", got)
 	}
-	if sig := r.lastTree().Signal; sig != sigTerm {
+	if sig := r.lastTreeSignal().Signal; sig != sigTerm {
 		t.Fatalf("signal %d", sig)
 	}
-	r.wait(leftoverGrace)
-	r.want(Killing)
-	if sig := r.lastTree().Signal; sig != sigKill {
+	r.advance(leftoverGrace)
+	r.wantState(Killing)
+	if sig := r.lastTreeSignal().Signal; sig != sigKill {
 		t.Fatalf("signal %d", sig)
 	}
-	r.do(RunEnded{"s", r.s().number})
-	r.want(Backoff)
-	if got := r.s().deadline.Sub(r.s().lastExit.At); got != time.Second {
+	r.step(RunEnded{"s", r.service().number})
+	r.wantState(Backoff)
+	if got := r.service().deadline.Sub(r.service().lastExit.At); got != time.Second {
 		t.Errorf("the delay counts from the exit: %v after it", got)
 	}
 }
@@ -433,17 +433,17 @@ func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 func TestWhatForksAwayFromAKillIsKilledAgainSoon(t *testing.T) {
 	r := newRig(t)
 	for range 2 {
-		r.up()
-		r.do(Stop{"s"})
-		r.wait(r.s().policy.Grace)
-		r.want(Killing)
+		r.bringUp()
+		r.step(Stop{"s"})
+		r.advance(r.service().policy.Grace)
+		r.wantState(Killing)
 		var after []time.Duration
 		for range 33 {
-			after = append(after, r.s().deadline.Sub(r.now))
+			after = append(after, r.service().deadline.Sub(r.now))
 			r.actions = nil
-			r.wait(after[len(after)-1])
-			r.want(Killing)
-			if r.lastTree().Signal != sigKill {
+			r.advance(after[len(after)-1])
+			r.wantState(Killing)
+			if r.lastTreeSignal().Signal != sigKill {
 				t.Fatal("no KILL")
 			}
 		}
@@ -453,11 +453,11 @@ func TestWhatForksAwayFromAKillIsKilledAgainSoon(t *testing.T) {
 			t.Fatalf("KILL again after %v, want %v", after, want)
 		}
 		r.exit(0)
-		r.want(Down)
+		r.wantState(Down)
 	}
 }
 
-func (r *rig) lastTree() Signal {
+func (r *rig) lastTreeSignal() Signal {
 	for _, a := range slices.Backward(r.actions) {
 		if a, ok := a.(Signal); ok && a.Scope == ScopeTree {
 			return a
@@ -469,101 +469,101 @@ func (r *rig) lastTree() Signal {
 func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
 	for _, more := range []int{0, 1} { // a process whose end the kernel delays does not fork, so it needs no warning
 		r := newRig(t)
-		r.up()
-		r.do(Stop{"s"})
-		r.do(Exited{Name: "s", PID: r.s().pid, Leftover: true})
-		r.wait(leftoverGrace)
-		r.want(Killing)
+		r.bringUp()
+		r.step(Stop{"s"})
+		r.step(Exited{Name: "s", PID: r.service().pid, Leftover: true})
+		r.advance(leftoverGrace)
+		r.wantState(Killing)
 		deaths := 5
 		for range firstKillCount + 2 {
-			if r.s().killProgress.kills <= firstKillCount && strings.Contains(r.s().reason, "take their place") {
-				t.Fatalf("after %d KILLs: %s", r.s().killProgress.kills, r.s().reason)
+			if r.service().killProgress.kills <= firstKillCount && strings.Contains(r.service().reason, "take their place") {
+				t.Fatalf("after %d KILLs: %s", r.service().killProgress.kills, r.service().reason)
 			}
-			r.do(DescendantsEnded{"s", r.s().number, deaths})
+			r.step(DescendantsEnded{"s", r.service().number, deaths})
 			deaths += more
-			at, _ := r.m.Deadline()
-			r.wait(at.Sub(r.now))
+			at, _ := r.machine.Deadline()
+			r.advance(at.Sub(r.now))
 		}
-		r.want(Killing)
-		if said := strings.HasPrefix(r.s().reason, strconv.Itoa(deaths-more)+" processes of it have ended and others take their place"); said != (more > 0) {
-			t.Errorf("%d more each time: %s", more, r.s().reason)
+		r.wantState(Killing)
+		if said := strings.HasPrefix(r.service().reason, strconv.Itoa(deaths-more)+" processes of it have ended and others take their place"); said != (more > 0) {
+			t.Errorf("%d more each time: %s", more, r.service().reason)
 		}
-		r.do(RunEnded{"s", r.s().number})
-		r.want(Down)
+		r.step(RunEnded{"s", r.service().number})
+		r.wantState(Down)
 	}
 }
 
 func TestTheEndOfAnOlderRunChangesNothing(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	r.causeEvents("leftover")
-	r.do(RunEnded{"s", r.s().number - 1})
-	r.want(Stopping)
+	r.step(RunEnded{"s", r.service().number - 1})
+	r.wantState(Stopping)
 }
 
 func TestExitsThatAskForARestartCantSpin(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	for range maxQuickRestarts {
 		r.exit(75)
-		r.want(Starting)
+		r.wantState(Starting)
 		r.spawned()
 	}
 	r.exit(75)
-	r.want(Backoff)
-	if r.s().failures != 0 {
+	r.wantState(Backoff)
+	if r.service().failures != 0 {
 		t.Error("counted as failures")
 	}
-	r.wait(time.Second)
+	r.advance(time.Second)
 	r.spawned()
-	r.wait(2 * time.Second)
+	r.advance(2 * time.Second)
 	r.exit(75)
-	r.want(Starting)
-	if r.s().restarts != 5 {
-		t.Errorf("restarts %d, want 5", r.s().restarts)
+	r.wantState(Starting)
+	if r.service().restarts != 5 {
+		t.Errorf("restarts %d, want 5", r.service().restarts)
 	}
 }
 
 func TestParkedComesBackOnlyWhenItsInputsChangeOrSomeoneAsks(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	r.exit(78)
-	r.want(Parked)
-	if got := r.s().lastExit.Cause; got != CauseConfig {
+	r.wantState(Parked)
+	if got := r.service().lastExit.Cause; got != CauseConfig {
 		t.Errorf("cause %s", got)
 	}
-	r.wait(24 * time.Hour)
-	r.want(Parked)
-	r.do(InputsChanged{"s"})
-	r.want(Starting)
+	r.advance(24 * time.Hour)
+	r.wantState(Parked)
+	r.step(InputsChanged{"s"})
+	r.wantState(Starting)
 }
 
 // A gateway that changes its configuration at each start and exits with 78 must get growing restart delays. Without them it
 // would restart in an endless loop.
 func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		r.exit(78)
-		r.want(Parked)
+		r.wantState(Parked)
 		r.now = r.now.Add(200 * time.Millisecond)
-		r.do(InputsChanged{"s"})
-		r.want(Backoff)
-		if got := r.s().deadline.Sub(r.s().lastExit.At); got != want*time.Second || r.s().failures != i+1 {
-			t.Fatalf("delay %d is %v, want %v; failures %d", i+1, got, want*time.Second, r.s().failures)
+		r.step(InputsChanged{"s"})
+		r.wantState(Backoff)
+		if got := r.service().deadline.Sub(r.service().lastExit.At); got != want*time.Second || r.service().failures != i+1 {
+			t.Fatalf("delay %d is %v, want %v; failures %d", i+1, got, want*time.Second, r.service().failures)
 		}
-		r.wait(r.s().deadline.Sub(r.now))
+		r.advance(r.service().deadline.Sub(r.now))
 		r.spawned()
 	}
-	if !r.s().inCrashLoop {
+	if !r.service().inCrashLoop {
 		t.Error("it is not shown as a crash loop")
 	}
 	// An edit after a quiet minute must start the service at once.
 	r.exit(78)
 	r.now = r.now.Add(time.Minute)
-	r.do(InputsChanged{"s"})
-	r.want(Starting)
-	if s := r.s(); s.inCrashLoop || s.failures != 0 {
+	r.step(InputsChanged{"s"})
+	r.wantState(Starting)
+	if s := r.service(); s.inCrashLoop || s.failures != 0 {
 		t.Errorf("crash loop %v, failures %d", s.inCrashLoop, s.failures)
 	}
 }
@@ -571,124 +571,124 @@ func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testi
 // An operator's edit some seconds after a failed start must start the service at once, however often it happens.
 func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	for range 20 {
 		r.exit(78)
 		r.now = r.now.Add(2 * time.Second)
-		r.do(InputsChanged{"s"})
-		r.want(Starting)
+		r.step(InputsChanged{"s"})
+		r.wantState(Starting)
 		r.spawned()
 	}
-	r.wait(testPolicy.ResetAfter)
+	r.advance(testPolicy.ResetAfter)
 	r.exit(78)
-	r.do(InputsChanged{"s"})
-	r.want(Starting)
+	r.step(InputsChanged{"s"})
+	r.wantState(Starting)
 }
 
 func TestExitZeroNobodyAskedForRestarts(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	r.exit(0)
-	r.want(Backoff)
-	if got := r.s().lastExit.Cause; got != CauseClean {
+	r.wantState(Backoff)
+	if got := r.service().lastExit.Cause; got != CauseClean {
 		t.Errorf("cause %s", got)
 	}
 }
 
 func TestATakeoverParksAndIsNotAFailure(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	r.exit(0)
-	r.do(CorrectCause{"s", r.s().number, CauseReplaced})
-	r.want(Parked)
-	if s := r.s(); s.failures != 0 || s.lastExit.Cause != CauseReplaced || s.want != WantUp {
+	r.step(CorrectCause{"s", r.service().number, CauseReplaced})
+	r.wantState(Parked)
+	if s := r.service(); s.failures != 0 || s.lastExit.Cause != CauseReplaced || s.want != WantUp {
 		t.Errorf("failures %d, cause %s, want %s", s.failures, s.lastExit.Cause, s.want)
 	}
 }
 
 func TestTailIsKeptWithItsExitOnly(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	r.exit(1)
-	first := r.s().lastExit
-	r.do(LastLines{"s", first.Run, []string{"boom"}})
+	first := r.service().lastExit
+	r.step(LastLines{"s", first.Run, []string{"boom"}})
 	if first.Tail != nil {
 		t.Error("a published exit was changed")
 	}
-	if got := r.s().lastExit.Tail; !slices.Equal(got, []string{"boom"}) {
+	if got := r.service().lastExit.Tail; !slices.Equal(got, []string{"boom"}) {
 		t.Errorf("tail %q", got)
 	}
-	r.do(LastLines{"s", first.Run + 1, []string{"other"}})
-	if got := r.s().lastExit.Tail; !slices.Equal(got, []string{"boom"}) {
+	r.step(LastLines{"s", first.Run + 1, []string{"other"}})
+	if got := r.service().lastExit.Tail; !slices.Equal(got, []string{"boom"}) {
 		t.Errorf("tail %q", got)
 	}
 }
 
 func TestRemoveStopsThenForgets(t *testing.T) {
 	r := newRig(t)
-	r.up()
-	if got := r.do(Remove{"s"}); !slices.Equal(got, []string{"signal"}) {
+	r.bringUp()
+	if got := r.step(Remove{"s"}); !slices.Equal(got, []string{"signal"}) {
 		t.Errorf("actions %v", got)
 	}
 	r.exit(0)
-	if r.s() != nil || len(r.m.order) != 0 {
+	if r.service() != nil || len(r.machine.inOrder) != 0 {
 		t.Error("still known")
 	}
-	r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
-	r.do(Remove{"s"})
-	if r.s() != nil {
+	r.step(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
+	r.step(Remove{"s"})
+	if r.service() != nil {
 		t.Error("a down service is not forgotten at once")
 	}
 }
 
 func TestStartDoesNotBringBackWhatIsBeingRemoved(t *testing.T) {
 	r := newRig(t)
-	r.up()
-	r.do(Remove{"s"})
-	r.do(Start{"s"})
+	r.bringUp()
+	r.step(Remove{"s"})
+	r.step(Start{"s"})
 	r.exit(0)
-	if r.s() != nil {
+	if r.service() != nil {
 		t.Error("still known")
 	}
 }
 
 func TestRemovedAndBackBeforeItWasDown(t *testing.T) {
 	r := newRig(t)
-	r.up()
-	r.do(Remove{"s"})
-	r.do(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
+	r.bringUp()
+	r.step(Remove{"s"})
+	r.step(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
 	r.exit(0)
-	r.want(Down)
+	r.wantState(Down)
 }
 
 func TestAFinishCommandRunsAfterEachRunAndTheDelayBeginsWhenItEnds(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: new(finishing), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(finishingPolicy), Want: WantUp})
 	for range 3 {
 		r.spawned()
-		main := r.s().pid
+		main := r.service().pid
 		r.exit(1)
-		r.want(Finishing)
-		if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.PID != 0 || !v.ReadySince.IsZero() || !v.ProcessSince.Equal(r.now) {
+		r.wantState(Finishing)
+		if v := r.service().snapshot(&unit{Unit: &Unit{}}); v.PID != 0 || !v.ReadySince.IsZero() || !v.ProcessSince.Equal(r.now) {
 			t.Fatalf("while it finishes: %+v", v)
 		}
-		if x := r.s().lastExit; x.PID != main || x.Cause != CauseCrash {
+		if x := r.service().lastExit; x.PID != main || x.Cause != CauseCrash {
 			t.Fatalf("exit %+v", x)
 		}
-		r.do(Spawned{"s", 50})
+		r.step(Spawned{"s", 50})
 		died := r.now
 		r.now = r.now.Add(3 * time.Second)
 		r.exit(0)
-		r.want(Backoff)
-		if got := r.s().deadline.Sub(r.now); got < time.Second {
+		r.wantState(Backoff)
+		if got := r.service().deadline.Sub(r.now); got < time.Second {
 			t.Fatalf("the next start is %v after the finish command", got)
 		}
-		if v := r.s().snapshot(&unit{Unit: &Unit{}}); !v.ReadySince.Equal(r.now) || !v.ProcessSince.Equal(died) {
+		if v := r.service().snapshot(&unit{Unit: &Unit{}}); !v.ReadySince.Equal(r.now) || !v.ProcessSince.Equal(died) {
 			t.Fatalf("fully down since %v, down since %v", v.ReadySince, v.ProcessSince)
 		}
-		r.wait(r.s().deadline.Sub(r.now))
+		r.advance(r.service().deadline.Sub(r.now))
 	}
-	if got := r.s().restarts; got != 3 {
+	if got := r.service().restarts; got != 3 {
 		t.Errorf("%d restarts", got)
 	}
 }
@@ -712,19 +712,19 @@ func TestTheLastCommandDuringAFinishCommandCountsWhenItEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			r.enter(Finishing)
+			r.bringInto(Finishing)
 			for _, e := range c.do {
-				if got := r.do(e); len(got) != 0 {
+				if got := r.step(e); len(got) != 0 {
 					t.Errorf("%T does %v while the finish command runs", e, got)
 				}
-				r.want(Finishing)
+				r.wantState(Finishing)
 			}
 			r.exit(c.code)
-			switch s := r.s(); {
+			switch s := r.service(); {
 			case c.want == "" && s != nil:
 				t.Errorf("still known: %s", s.state)
 			case c.want != "":
-				r.want(c.want)
+				r.wantState(c.want)
 			}
 		})
 	}
@@ -732,15 +732,15 @@ func TestTheLastCommandDuringAFinishCommandCountsWhenItEnds(t *testing.T) {
 
 func TestAFinishCommandThatSaysNeverAgainLeavesItDownUntilSomeoneAsks(t *testing.T) {
 	r := newRig(t)
-	r.enter(Finishing)
+	r.bringInto(Finishing)
 	r.exit(125)
-	r.want(Down)
-	if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown || !v.StaysDown || !strings.Contains(v.Reason, "125") {
+	r.wantState(Down)
+	if v := r.service().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown || !v.StaysDown || !strings.Contains(v.Reason, "125") {
 		t.Errorf("want %s, permanent %v, reason %q", v.Want, v.StaysDown, v.Reason)
 	}
-	r.do(Start{"s"})
+	r.step(Start{"s"})
 	r.spawned()
-	if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.StaysDown {
+	if v := r.service().snapshot(&unit{Unit: &Unit{}}); v.StaysDown {
 		t.Error("still marked after a start")
 	}
 }
@@ -751,26 +751,26 @@ func TestAFinishCommandThatHangsIsKilledAfterItsTime(t *testing.T) {
 		want string
 	}{{ScopeTree, "signaltree"}, {ScopeMain, "signal"}, {ScopeGroup, "signalgroup"}} {
 		r := newRig(t)
-		r.enter(Finishing)
-		p := finishing
+		r.bringInto(Finishing)
+		p := finishingPolicy
 		p.KillScope = c.kill
-		r.do(Add{Name: "s", Policy: new(p)})
-		if got := r.wait(p.FinishTimeout - 1); len(got) != 0 {
+		r.step(Add{Name: "s", Policy: new(p)})
+		if got := r.advance(p.FinishTimeout - 1); len(got) != 0 {
 			t.Fatalf("before its time: %v", got)
 		}
-		if got := r.wait(1); !slices.Equal(got, []string{c.want}) {
+		if got := r.advance(1); !slices.Equal(got, []string{c.want}) {
 			t.Errorf("scope %d: %v", c.kill, got)
 		}
-		r.do(Exited{Name: "s", PID: 1, Code: -1, Signal: sigKill})
-		r.want(Backoff)
+		r.step(Exited{Name: "s", PID: 1, Code: -1, Signal: sigKill})
+		r.wantState(Backoff)
 	}
 	r := newRig(t)
-	p := finishing
+	p := finishingPolicy
 	p.FinishTimeout = 0
-	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	r.exit(0)
-	if at, ok := r.m.Deadline(); ok {
+	if at, ok := r.machine.Deadline(); ok {
 		t.Errorf("without a time it is to be killed at %v", at)
 	}
 }
@@ -778,11 +778,11 @@ func TestAFinishCommandThatHangsIsKilledAfterItsTime(t *testing.T) {
 func TestAMissingFinishCommandIsNoNewsAndABrokenOneIsSaid(t *testing.T) {
 	for code, said := range map[int]bool{127: false, 126: true} {
 		r := newRig(t)
-		r.up()
+		r.bringUp()
 		r.causeEvents("dies")
 		r.actions = nil
-		r.do(SpawnFailed{Name: "s", Error: "it has no legs", Code: code, Permanent: true})
-		r.want(Backoff)
+		r.step(SpawnFailed{Name: "s", Error: "it has no legs", Code: code, Permanent: true})
+		r.wantState(Backoff)
 		got := slices.ContainsFunc(r.actions, func(a Action) bool {
 			n, ok := a.(AppendRecord)
 			return ok && strings.Contains(n.Record.Reason, "it has no legs")
@@ -790,44 +790,44 @@ func TestAMissingFinishCommandIsNoNewsAndABrokenOneIsSaid(t *testing.T) {
 		if got != said {
 			t.Errorf("code %d: said %v", code, got)
 		}
-		if r.s().lastExit.Cause != CauseCrash {
-			t.Errorf("the exit of the run is %s", r.s().lastExit.Cause)
+		if r.service().lastExit.Cause != CauseCrash {
+			t.Errorf("the exit of the run is %s", r.service().lastExit.Cause)
 		}
 	}
 }
 
 func TestShutdownLetsAFinishCommandRunWithinTheBudget(t *testing.T) {
 	r := newRig(t)
-	p := finishing
+	p := finishingPolicy
 	p.FinishTimeout = 0
-	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	begin := r.now
-	r.do(Shutdown{Reason: "asked"})
+	r.step(Shutdown{Reason: "asked"})
 	r.now = r.now.Add(time.Second)
 	if got := r.exit(0); !slices.Equal(got, []string{"spawnfinish"}) {
 		t.Fatalf("actions %v", got)
 	}
-	r.do(Spawned{"s", 50})
-	at, ok := r.m.Deadline()
-	if !ok || at.Sub(begin) > r.m.ShutdownBudget {
+	r.step(Spawned{"s", 50})
+	at, ok := r.machine.Deadline()
+	if !ok || at.Sub(begin) > r.machine.ShutdownBudget {
 		t.Fatalf("the finish command is not bounded: %v, %v", at.Sub(begin), ok)
 	}
-	if got := r.wait(at.Sub(r.now)); !slices.Equal(got, []string{"signaltree"}) {
+	if got := r.advance(at.Sub(r.now)); !slices.Equal(got, []string{"signaltree"}) {
 		t.Errorf("at the end of its time: %v", got)
 	}
-	if got := r.do(Exited{Name: "s", PID: 50, Code: -1, Signal: sigKill}); !slices.Contains(got, "signalrest") {
+	if got := r.step(Exited{Name: "s", PID: 50, Code: -1, Signal: sigKill}); !slices.Contains(got, "signalrest") {
 		t.Errorf("after it: %v", got)
 	}
 }
 
 func TestARunThatTheShutdownHadToKillIsNotFinished(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: new(finishing), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(finishingPolicy), Want: WantUp})
 	r.spawned()
-	r.do(Shutdown{Reason: "asked"})
-	r.do(Shutdown{Reason: "again"})
-	if got := r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill}); slices.Contains(got, "spawnfinish") {
+	r.step(Shutdown{Reason: "asked"})
+	r.step(Shutdown{Reason: "again"})
+	if got := r.step(Exited{Name: "s", PID: r.service().pid, Code: -1, Signal: sigKill}); slices.Contains(got, "spawnfinish") {
 		t.Errorf("actions %v", got)
 	}
 }
@@ -845,46 +845,46 @@ func TestARunThatWasReadyForASecondIsStartedAgainAtOnce(t *testing.T) {
 		want  State
 	}{{-1, Backoff}, {999 * time.Millisecond, Backoff}, {time.Second, Starting}} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
+		r.step(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
 		r.spawned()
 		r.now = r.now.Add(time.Hour)
 		if c.ready >= 0 {
-			r.do(Ready{"s", r.s().number, true, ""})
+			r.step(Ready{"s", r.service().number, true, ""})
 			r.now = r.now.Add(c.ready)
 		}
 		r.exit(1)
-		r.want(c.want)
-		if c.want == Backoff && r.s().deadline.Sub(r.now) != time.Second {
-			t.Errorf("delay %v", r.s().deadline.Sub(r.now))
+		r.wantState(c.want)
+		if c.want == Backoff && r.service().deadline.Sub(r.now) != time.Second {
+			t.Errorf("delay %v", r.service().deadline.Sub(r.now))
 		}
 	}
 }
 
 func TestTheDelayOfAServiceDirectoryNeverGrows(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
 	for range 20 {
 		r.spawned()
 		r.exit(1)
-		if got := r.s().deadline.Sub(r.now); got != time.Second {
+		if got := r.service().deadline.Sub(r.now); got != time.Second {
 			t.Fatalf("delay %v", got)
 		}
-		r.wait(time.Second)
+		r.advance(time.Second)
 	}
 }
 
 func TestARunThatCannotBeSpawnedIsTriedAgainEveryMinute(t *testing.T) {
 	for _, permanent := range []bool{false, true} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
+		r.step(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
 		for range 3 {
-			r.do(SpawnFailed{Name: "s", Error: "cannot start \"run\": permission denied", Permanent: permanent})
-			r.want(Backoff)
-			v := r.s().snapshot(&unit{Unit: &Unit{}})
+			r.step(SpawnFailed{Name: "s", Error: "cannot start \"run\": permission denied", Permanent: permanent})
+			r.wantState(Backoff)
+			v := r.service().snapshot(&unit{Unit: &Unit{}})
 			if v.NextStart.Sub(r.now) != time.Minute || v.Started || v.Want != WantUp || !strings.Contains(v.Reason, "permission") {
 				t.Fatalf("%+v", v)
 			}
-			r.wait(time.Minute)
+			r.advance(time.Minute)
 		}
 		r.spawned()
 	}
@@ -892,24 +892,24 @@ func TestARunThatCannotBeSpawnedIsTriedAgainEveryMinute(t *testing.T) {
 
 func TestAStopWithoutAGraceNeverKillsAndCanBeRepeated(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
 	r.spawned()
 	for range 2 {
-		if got := r.do(Stop{"s"}); !slices.Equal(got, []string{"signal"}) {
+		if got := r.step(Stop{"s"}); !slices.Equal(got, []string{"signal"}) {
 			t.Fatalf("actions %v", got)
 		}
-		if at, ok := r.m.Deadline(); ok {
+		if at, ok := r.machine.Deadline(); ok {
 			t.Fatalf("it is to be killed at %v", at)
 		}
-		r.wait(24 * time.Hour)
-		r.want(Stopping)
+		r.advance(24 * time.Hour)
+		r.wantState(Stopping)
 	}
-	r.do(Shutdown{Reason: "asked"})
-	at, ok := r.m.Deadline()
-	if !ok || at.Sub(r.now) >= r.m.ShutdownBudget {
+	r.step(Shutdown{Reason: "asked"})
+	at, ok := r.machine.Deadline()
+	if !ok || at.Sub(r.now) >= r.machine.ShutdownBudget {
 		t.Fatalf("at the end of the container: %v %v", at.Sub(r.now), ok)
 	}
-	if got := r.wait(at.Sub(r.now)); !slices.Equal(got, []string{"signaltree"}) {
+	if got := r.advance(at.Sub(r.now)); !slices.Equal(got, []string{"signaltree"}) {
 		t.Errorf("actions %v", got)
 	}
 }
@@ -919,124 +919,124 @@ func TestAGraceOfAServiceDirectoryKillsTheProcessOrItsGroup(t *testing.T) {
 		r := newRig(t)
 		p := s6Policy
 		p.KillNever, p.Grace, p.KillScope = false, 2*time.Second, scope
-		r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
+		r.step(Add{Name: "s", Policy: new(p), Want: WantUp})
 		r.spawned()
-		r.do(Stop{"s"})
-		if got := r.wait(2 * time.Second); !slices.Equal(got, []string{want}) {
+		r.step(Stop{"s"})
+		if got := r.advance(2 * time.Second); !slices.Equal(got, []string{want}) {
 			t.Errorf("scope %d: %v", scope, got)
 		}
-		r.want(Killing)
+		r.wantState(Killing)
 	}
 }
 
 func TestWhatASparingServiceLeavesBehindIsLeftAlone(t *testing.T) {
 	r := newRig(t)
-	r.do(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(s6Policy), Want: WantUp})
 	r.spawned()
-	if got := r.do(Exited{Name: "s", PID: r.s().pid, Code: 1, Leftover: true}); len(got) != 0 {
+	if got := r.step(Exited{Name: "s", PID: r.service().pid, Code: 1, Leftover: true}); len(got) != 0 {
 		t.Errorf("actions %v", got)
 	}
-	r.want(Backoff)
+	r.wantState(Backoff)
 }
 
 func TestOneRunIsNotRepeated(t *testing.T) {
 	for _, from := range []State{Down, Backoff, Parked, Failed} {
 		r := newRig(t)
-		r.enter(from)
-		r.do(RunOnce{"s"})
+		r.bringInto(from)
+		r.step(RunOnce{"s"})
 		r.spawned()
-		if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown {
+		if v := r.service().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown {
 			t.Errorf("from %s: want %s", from, v.Want)
 		}
 		r.exit(1)
-		r.want(Down)
-		if got := r.s().lastExit.Cause; got != CauseCrash {
+		r.wantState(Down)
+		if got := r.service().lastExit.Cause; got != CauseCrash {
 			t.Errorf("from %s: cause %s", from, got)
 		}
-		r.wait(time.Hour)
-		r.want(Down)
+		r.advance(time.Hour)
+		r.wantState(Down)
 	}
 	r := newRig(t)
-	r.enter(Waiting)
-	r.do(RunOnce{"s"})
-	r.do(NeedMet{"boot"})
+	r.bringInto(Waiting)
+	r.step(RunOnce{"s"})
+	r.step(NeedMet{"boot"})
 	r.spawned()
 	r.exit(0)
-	r.want(Down)
-	r.do(RunOnce{"s"})
-	r.do(SpawnFailed{Name: "s", Error: "no"})
-	r.want(Down)
-	r.do(Start{"s"})
+	r.wantState(Down)
+	r.step(RunOnce{"s"})
+	r.step(SpawnFailed{Name: "s", Error: "no"})
+	r.wantState(Down)
+	r.step(Start{"s"})
 	r.spawned()
 	r.exit(1)
-	r.want(Backoff)
+	r.wantState(Backoff)
 }
 
 func TestARunningServiceThatIsNoLongerWantedEndsByItself(t *testing.T) {
 	for _, e := range []Event{RunOnce{"s"}, StayDown{"s"}} {
 		r := newRig(t)
-		r.up()
-		if got := r.do(e); len(got) != 0 {
+		r.bringUp()
+		if got := r.step(e); len(got) != 0 {
 			t.Errorf("%T does %v", e, got)
 		}
-		r.wait(time.Hour)
-		r.want(Up)
+		r.advance(time.Hour)
+		r.wantState(Up)
 		r.exit(1)
-		r.want(Down)
-		r.up()
-		r.do(e)
-		r.do(Start{"s"})
+		r.wantState(Down)
+		r.bringUp()
+		r.step(e)
+		r.step(Start{"s"})
 		r.exit(1)
-		r.want(Backoff)
+		r.wantState(Backoff)
 	}
 }
 
 func TestAPauseLastsUntilItGoesOnOrEnds(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	paused := func(want bool) {
 		t.Helper()
-		if v := r.s().snapshot(&unit{Unit: &Unit{}}); v.Paused != want || v.State == Up && !v.Ready {
+		if v := r.service().snapshot(&unit{Unit: &Unit{}}); v.Paused != want || v.State == Up && !v.Ready {
 			t.Fatalf("paused %v, ready %v in %s", v.Paused, v.Ready, v.State)
 		}
 	}
-	r.do(Pause{"s", false})
+	r.step(Pause{"s", false})
 	paused(true)
-	r.do(Continue{"s", true})
+	r.step(Continue{"s", true})
 	paused(false)
-	r.do(Pause{"s", true})
+	r.step(Pause{"s", true})
 	r.exit(1)
 	paused(false)
-	r.do(Pause{"s", false})
+	r.step(Pause{"s", false})
 	paused(false)
-	r.up()
-	r.do(Pause{"s", false})
+	r.bringUp()
+	r.step(Pause{"s", false})
 	r.actions = nil
-	r.do(Stop{"s"})
+	r.step(Stop{"s"})
 	paused(false)
-	if !slices.Contains(r.actions, Action(Signal{"s", r.s().number, sigTerm, ScopeMain, true})) {
+	if !slices.Contains(r.actions, Action(Signal{"s", r.service().number, sigTerm, ScopeMain, true})) {
 		t.Errorf("a paused process is not continued so that it can end: %v", r.actions)
 	}
 }
 
 func TestAnOperatorsSignalLeavesTheWantAndIsNoFailure(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	for range 10 {
-		if got := r.do(SignalMain{"s", sigKill, false}); !slices.Equal(got, []string{"signal"}) {
+		if got := r.step(SignalMain{"s", sigKill, false}); !slices.Equal(got, []string{"signal"}) {
 			t.Fatalf("actions %v", got)
 		}
-		r.want(Up)
-		r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-		r.want(Backoff)
-		if s := r.s(); s.lastExit.Cause != CauseOperator || s.failures != 0 || s.deadline.Sub(r.now) != time.Second {
+		r.wantState(Up)
+		r.step(Exited{Name: "s", PID: r.service().pid, Code: -1, Signal: sigKill})
+		r.wantState(Backoff)
+		if s := r.service(); s.lastExit.Cause != CauseOperator || s.failures != 0 || s.deadline.Sub(r.now) != time.Second {
 			t.Fatalf("cause %s, failures %d, delay %v", s.lastExit.Cause, s.failures, s.deadline.Sub(r.now))
 		}
-		r.wait(time.Second)
+		r.advance(time.Second)
 		r.spawned()
 	}
-	r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-	if got := r.s().lastExit.Cause; got != CauseSignal {
+	r.step(Exited{Name: "s", PID: r.service().pid, Code: -1, Signal: sigKill})
+	if got := r.service().lastExit.Cause; got != CauseSignal {
 		t.Errorf("the signal of a run is taken for that of the next: cause %s", got)
 	}
 }
@@ -1045,22 +1045,22 @@ func TestSignalZeroIsTheOneThatStopsIt(t *testing.T) {
 	r := newRig(t)
 	p := testPolicy
 	p.StopSignal = sigHup
-	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	r.actions = nil
-	r.do(SignalMain{"s", 0, true})
-	if !slices.Contains(r.actions, Action(Signal{"s", r.s().number, sigHup, ScopeGroup, false})) {
+	r.step(SignalMain{"s", 0, true})
+	if !slices.Contains(r.actions, Action(Signal{"s", r.service().number, sigHup, ScopeGroup, false})) {
 		t.Errorf("actions %v", r.actions)
 	}
 }
 
 func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	for signal, wakes := range map[int]bool{sigTerm: true, sigInt: true, sigHup: true, sigQuit: true, 10: false, sigStop: false} {
 		r.actions = nil
-		r.do(ForwardSignal{"s", signal})
-		if want := (Signal{"s", r.s().number, signal, ScopeMain, wakes}); !slices.Contains(r.actions, Action(want)) {
+		r.step(ForwardSignal{"s", signal})
+		if want := (Signal{"s", r.service().number, signal, ScopeMain, wakes}); !slices.Contains(r.actions, Action(want)) {
 			t.Errorf("signal %d: %v", signal, r.actions)
 		}
 	}
@@ -1068,29 +1068,29 @@ func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
 
 func TestTheEndOfTheContainerIsNoWishOfAnOperator(t *testing.T) {
 	r := newRig(t)
-	r.up()
-	r.do(Add{Name: "t", Policy: new(testPolicy), Want: WantUp})
-	r.do(Spawned{"t", 50})
-	r.do(Stop{"t"})
-	r.do(Shutdown{Reason: "asked"})
+	r.bringUp()
+	r.step(Add{Name: "t", Policy: new(testPolicy), Want: WantUp})
+	r.step(Spawned{"t", 50})
+	r.step(Stop{"t"})
+	r.step(Shutdown{Reason: "asked"})
 	r.exit(0)
-	r.do(Exited{Name: "t", PID: 50})
-	if got := r.s().lastExit.Cause; got != CauseShutdown {
+	r.step(Exited{Name: "t", PID: 50})
+	if got := r.service().lastExit.Cause; got != CauseShutdown {
 		t.Errorf("cause %s of what ended with the container", got)
 	}
-	if got := r.m.services["t"].lastExit.Cause; got != CauseOperator {
+	if got := r.machine.services["t"].lastExit.Cause; got != CauseOperator {
 		t.Errorf("cause %s of what was stopped before", got)
 	}
 }
 
 func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	r.exit(0)
-	run := r.s().number
+	run := r.service().number
 	r.actions = nil
 	for range 2 {
-		r.do(CorrectCause{"s", run, CauseReplaced})
+		r.step(CorrectCause{"s", run, CauseReplaced})
 	}
 	var causes []Cause
 	for _, a := range r.actions {
@@ -1105,12 +1105,12 @@ func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 
 func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	r.exit(1)
 	r.actions = nil
-	r.do(CorrectCause{"s", r.s().number, CauseOperator})
-	if r.s().lastExit.Cause != CauseOperator || r.s().lastExit.Code != 1 {
-		t.Errorf("its last exit is %+v", r.s().lastExit)
+	r.step(CorrectCause{"s", r.service().number, CauseOperator})
+	if r.service().lastExit.Cause != CauseOperator || r.service().lastExit.Code != 1 {
+		t.Errorf("its last exit is %+v", r.service().lastExit)
 	}
 	for _, a := range r.actions {
 		if n, ok := a.(AppendRecord); ok && n.Record.Reason == "exited with code 1 "+SuffixProfileGone {
@@ -1122,32 +1122,32 @@ func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
 
 func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 	r := newRig(t)
-	r.up()
-	if !r.s().ready {
+	r.bringUp()
+	if !r.service().ready {
 		t.Error("a service without readiness of its own is not ready while up")
 	}
 	p := testPolicy
 	p.ReportsReadiness = true
 	r = newRig(t)
-	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
-	if r.s().ready {
+	if r.service().ready {
 		t.Error("ready before it said so")
 	}
-	r.do(Ready{"s", r.s().number + 1, true, ""})
-	if r.s().ready {
+	r.step(Ready{"s", r.service().number + 1, true, ""})
+	if r.service().ready {
 		t.Error("ready because of another run")
 	}
-	r.do(Ready{"s", r.s().number, false, "it still loads"})
-	if v := r.s(); v.ready || v.readinessText != "it still loads" {
+	r.step(Ready{"s", r.service().number, false, "it still loads"})
+	if v := r.service(); v.ready || v.readinessText != "it still loads" {
 		t.Errorf("ready %v, said %q", v.ready, v.readinessText)
 	}
-	r.do(Ready{"s", r.s().number, true, "a port is in use"})
-	if v := r.s(); !v.ready || v.readinessText != "a port is in use" {
+	r.step(Ready{"s", r.service().number, true, "a port is in use"})
+	if v := r.service(); !v.ready || v.readinessText != "a port is in use" {
 		t.Errorf("ready %v, said %q", v.ready, v.readinessText)
 	}
 	r.exit(1)
-	if v := r.s(); v.ready || v.readinessText != "" {
+	if v := r.service(); v.ready || v.readinessText != "" {
 		t.Errorf("not running: ready %v, said %q", v.ready, v.readinessText)
 	}
 }
@@ -1194,19 +1194,19 @@ func TestShutdownStopsAllInParallelAndEndsWithTheLast(t *testing.T) {
 
 func TestAStubbornServiceIsKilledWithinTheBudget(t *testing.T) {
 	r := newRig(t)
-	r.up()
+	r.bringUp()
 	start := r.now
-	r.do(Shutdown{Reason: "asked"})
+	r.step(Shutdown{Reason: "asked"})
 	var killed time.Duration
 	for range 50 {
-		at, ok := r.m.Deadline()
+		at, ok := r.machine.Deadline()
 		if !ok {
 			break
 		}
 		r.now = at
-		if slices.Contains(r.do(Tick{}), "signaltree") && killed == 0 {
+		if slices.Contains(r.step(Tick{}), "signaltree") && killed == 0 {
 			killed = r.now.Sub(start)
-			if sig := r.lastTree().Signal; sig != sigKill {
+			if sig := r.lastTreeSignal().Signal; sig != sigKill {
 				t.Fatalf("signal %d", sig)
 			}
 		}
@@ -1214,20 +1214,20 @@ func TestAStubbornServiceIsKilledWithinTheBudget(t *testing.T) {
 	if killed < 7*time.Second || killed >= 8*time.Second {
 		t.Errorf("killed after %v of a budget of 8s", killed)
 	}
-	if took := r.now.Sub(start); took != 8*time.Second || r.m.phase != finished {
-		t.Errorf("an unkillable process holds the container for %v (phase %v)", took, r.m.phase)
+	if took := r.now.Sub(start); took != 8*time.Second || r.machine.phase != phaseFinished {
+		t.Errorf("an unkillable process holds the container for %v (phase %v)", took, r.machine.phase)
 	}
 }
 
 func TestASecondShutdownKillsNow(t *testing.T) {
 	r := newRig(t)
-	r.up()
-	r.do(Shutdown{Reason: "asked"})
-	if got := r.do(Shutdown{Reason: "again"}); !slices.Contains(got, "signaltree") || r.lastTree().Signal != sigKill {
+	r.bringUp()
+	r.step(Shutdown{Reason: "asked"})
+	if got := r.step(Shutdown{Reason: "again"}); !slices.Contains(got, "signaltree") || r.lastTreeSignal().Signal != sigKill {
 		t.Errorf("actions %v", got)
 	}
-	r.do(Exited{Name: "s", PID: r.s().pid, Code: -1, Signal: sigKill})
-	if got := r.do(NoChildrenLeft{}); !slices.Contains(got, "end") {
+	r.step(Exited{Name: "s", PID: r.service().pid, Code: -1, Signal: sigKill})
+	if got := r.step(NoChildrenLeft{}); !slices.Contains(got, "end") {
 		t.Errorf("actions %v", got)
 	}
 }
@@ -1286,17 +1286,17 @@ func TestATaskRunsOnce(t *testing.T) {
 	p.SingleRun = true
 	for _, end := range []func(r *rig){
 		func(r *rig) { r.spawned(); r.exit(1) },
-		func(r *rig) { r.spawned(); r.causeEvents("leftover"); r.do(RunEnded{"s", r.s().number}) },
-		func(r *rig) { r.do(SpawnFailed{Name: "s", Error: "no"}) },
+		func(r *rig) { r.spawned(); r.causeEvents("leftover"); r.step(RunEnded{"s", r.service().number}) },
+		func(r *rig) { r.step(SpawnFailed{Name: "s", Error: "no"}) },
 	} {
 		r := newRig(t)
-		r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
+		r.step(Add{Name: "s", Policy: new(p), Want: WantUp})
 		end(r)
-		r.want(Down)
-		r.wait(time.Hour)
-		r.want(Down)
-		if r.s().want != WantDown || r.s().lastExit == nil {
-			t.Errorf("want %s, last exit %+v", r.s().want, r.s().lastExit)
+		r.wantState(Down)
+		r.advance(time.Hour)
+		r.wantState(Down)
+		if r.service().want != WantDown || r.service().lastExit == nil {
+			t.Errorf("want %s, last exit %+v", r.service().want, r.service().lastExit)
 		}
 	}
 }
@@ -1314,11 +1314,11 @@ func TestACmdThatCannotStartEndsTheContainer(t *testing.T) {
 
 func TestOnlyTheEarliestDeadlineIsAskedFor(t *testing.T) {
 	r := newRig(t)
-	if _, ok := r.m.Deadline(); ok {
+	if _, ok := r.machine.Deadline(); ok {
 		t.Error("an empty machine wants to be woken")
 	}
-	r.up()
-	if at, ok := r.m.Deadline(); ok {
+	r.bringUp()
+	if at, ok := r.machine.Deadline(); ok {
 		t.Errorf("a healthy service wants to be woken at %v", at)
 	}
 }

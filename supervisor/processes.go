@@ -55,7 +55,7 @@ func (l *Loop) spawnFinish(a SpawnFinish) Event {
 	u.lastFinishRun = a.Run
 	spec := u.Spec
 	spec.Path, spec.Argv = "", []string{u.FinishProgram, strconv.Itoa(code), strconv.Itoa(a.Exit.Signal), a.Name, strconv.Itoa(a.Exit.PID)}
-	return l.startProcess(u, a.Run, spec, oomAdjExpendable, nil)
+	return l.startProcess(u, a.Run, spec, expendableOOMAdj, nil)
 }
 
 // spawnStopCommand starts the stop command of a service. It returns StopCommandEnded if the command can't be started.
@@ -63,7 +63,7 @@ func (l *Loop) spawnStopCommand(a SpawnStop) []Event {
 	u := l.units[a.Name]
 	spec := u.Spec
 	spec.Path, spec.Argv = "", u.Policy.StopCommand
-	if failed, is := l.startProcess(u, a.Run, spec, oomAdjExpendable, nil).(SpawnFailed); is {
+	if failed, is := l.startProcess(u, a.Run, spec, expendableOOMAdj, nil).(SpawnFailed); is {
 		return []Event{StopCommandEnded{Name: a.Name, Run: a.Run, Fault: "cannot be run: " + ShortenText(failed.Error)}}
 	}
 	return nil
@@ -124,8 +124,8 @@ func closeAll(files ...*os.File) {
 
 // reap reaps all ended processes, feeds the exits of services to the machine, and counts the rest as orphans.
 func (l *Loop) reap() {
-	if k := &l.oomKills; l.cfg.OOMKills != nil && time.Since(k.at) >= oomSamplePeriod {
-		k.old, k.sampled, k.at = k.sampled, l.cfg.OOMKills(), time.Now()
+	if k := &l.oomKills; l.cfg.OOMKills != nil && time.Since(k.sampledAt) >= oomSamplePeriod {
+		k.previous, k.sampled, k.sampledAt = k.sampled, l.cfg.OOMKills(), time.Now()
 	}
 	before := l.orphans.Load()
 	childless := l.cfg.Procs.Reap(!l.machine.Stopping(), l.handleExit)
@@ -158,15 +158,15 @@ func (l *Loop) handleExit(x proc.Exit) {
 	}
 	u := l.units[name]
 	e := Exited{
-		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, MaybeMembers: formatPIDs(x.MaybeMembers),
+		Name: name, PID: x.PID, Code: x.Code, Signal: x.Signal, Leftover: x.Leftover, MaybeMembers: formatPIDs(x.PossibleMembers),
 		CPU: x.CPU, MaxRSS: x.MaxRSS,
 	}
 	recent := true
 	if l.cfg.OOMKills != nil { // read the counter at every exit, so that no kill explains two exits
 		kills := l.cfg.OOMKills()
-		recent = kills > l.oomKills.old
-		e.OOM = recent && x.Signal == sigKill && kills > l.oomKills.explained
-		l.oomKills.explained = kills
+		recent = kills > l.oomKills.previous
+		e.OOM = recent && x.Signal == sigKill && kills > l.oomKills.explainedUpTo
+		l.oomKills.explainedUpTo = kills
 	}
 	if x.OOM != nil { // the counter of the control group of the run is more precise than cfg.OOMKills
 		e.OOM = *x.OOM && recent
@@ -201,13 +201,13 @@ func (l *Loop) handleExit(x proc.Exit) {
 	l.step(e)
 }
 
-// oomKills stores earlier values of Config.OOMKills, the number of out-of-memory kills in the container. A kill explains only
-// an exit within the next seconds: the victim may have been a child whose parent ends much later.
-type oomKills struct {
-	explained uint64    // value at the last exit; kills counted by then do not explain later exits
-	sampled   uint64    // value at the newest sample
-	old       uint64    // value at the sample before the last; kills counted by then are too old to explain an exit
-	at        time.Time // time of the last sample
+// oomKillSamples stores earlier values of Config.OOMKills, the number of out-of-memory kills in the container. A kill explains
+// only an exit within the next seconds: the victim may have been a child whose parent ends much later.
+type oomKillSamples struct {
+	explainedUpTo uint64    // value sampledAt the last exit; kills counted by then do not explain later exits
+	sampled       uint64    // value sampledAt the newest sample
+	previous      uint64    // value sampledAt the sample before the last; kills counted by then are too previous to explain an exit
+	sampledAt     time.Time // time of the last sample
 }
 
 // oomSamplePeriod is the minimum time between two samples. The kernel ends a killed process in less time.

@@ -22,10 +22,10 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// stdout gives every service the same pipe.
-type stdout struct{ w *os.File }
+// stdoutSink gives every service the same pipe.
+type stdoutSink struct{ w *os.File }
 
-func (s stdout) Pipes(string) (_, _ *os.File, _ error) {
+func (s stdoutSink) Pipes(string) (_, _ *os.File, _ error) {
 	dup := func() *os.File {
 		fd, _ := syscall.Dup(int(s.w.Fd()))
 		syscall.CloseOnExec(fd)
@@ -34,16 +34,16 @@ func (s stdout) Pipes(string) (_, _ *os.File, _ error) {
 	return dup(), dup(), nil
 }
 
-func (stdout) Tail(_ string, done func([]string)) { go done(nil) }
+func (stdoutSink) Tail(_ string, done func([]string)) { go done(nil) }
 
-// realLoop runs a loop over real processes. At the end of the test it ends the loop and all processes.
-func realLoop(t *testing.T) (*Loop, *os.File) {
+// startRealLoop runs a loop over real processes. At the end of the test it ends the loop and all processes.
+func startRealLoop(t *testing.T) (*Loop, *os.File) {
 	t.Helper()
-	return realLoopWithin(t, 3*time.Second)
+	return startRealLoopWithin(t, 3*time.Second)
 }
 
-// realLoopWithin is realLoop with another budget for the end.
-func realLoopWithin(t *testing.T, budget time.Duration) (*Loop, *os.File) {
+// startRealLoopWithin is startRealLoop with another budget for the end.
+func startRealLoopWithin(t *testing.T, budget time.Duration) (*Loop, *os.File) {
 	t.Helper()
 	procs, err := proc.New()
 	if err != nil {
@@ -56,7 +56,7 @@ func realLoopWithin(t *testing.T, budget time.Duration) (*Loop, *os.File) {
 	children, signals := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	l := NewLoop(Config{
-		Procs: procs, Logs: stdout{w}, ShutdownBudget: budget, SIGCHLD: children, Signals: signals,
+		Procs: procs, Logs: stdoutSink{w}, ShutdownBudget: budget, SIGCHLD: children, Signals: signals,
 		OnSignal: func(os.Signal) Event { return Shutdown{Reason: "end of the test"} },
 	})
 	ended := make(chan int, 1)
@@ -65,7 +65,7 @@ func realLoopWithin(t *testing.T, budget time.Duration) (*Loop, *os.File) {
 		signals <- syscall.SIGTERM
 		select {
 		case <-ended:
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Error("the loop does not end")
 		}
 		signal.Stop(children)
@@ -74,12 +74,12 @@ func realLoopWithin(t *testing.T, budget time.Duration) (*Loop, *os.File) {
 	return l, r
 }
 
-// patience is the longest time that a test waits for an event. A passing test waits less.
-const patience = 40 * time.Second
+// testTimeout is the longest time that a test waits for an event. A passing test waits less.
+const testTimeout = 40 * time.Second
 
-func until(t *testing.T, l *Loop, what string, cond func(*Snapshot) bool) *Snapshot {
+func awaitSnapshot(t *testing.T, l *Loop, what string, cond func(*Snapshot) bool) *Snapshot {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for {
 		news := l.Changed()
 		s := l.Snapshot()
@@ -89,12 +89,12 @@ func until(t *testing.T, l *Loop, what string, cond func(*Snapshot) bool) *Snaps
 		select {
 		case <-news:
 		case <-timeout:
-			t.Fatalf("waited %v for: %s; now %+v", patience, what, s.Services[0])
+			t.Fatalf("waited %v for: %s; now %+v", testTimeout, what, s.Services[0])
 		}
 	}
 }
 
-func realUnit(name string, role ...string) Unit {
+func newRealUnit(name string, role ...string) Unit {
 	p := testPolicy
 	p.Backoff.Initial, p.Backoff.Max = 10*time.Millisecond, 10*time.Millisecond
 	p.Grace = 300 * time.Millisecond
@@ -105,12 +105,12 @@ func realUnit(name string, role ...string) Unit {
 }
 
 func TestKillNineTwentyTimesLeavesTheRightCountAndNothingElse(t *testing.T) {
-	l, _ := realLoop(t)
-	if err := l.Register(t.Context(), realUnit("s", "sleep"), WantUp); err != nil {
+	l, _ := startRealLoop(t)
+	if err := l.Register(t.Context(), newRealUnit("s", "sleep"), WantUp); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 20 {
-		s := until(t, l, "a running process", func(s *Snapshot) bool {
+		s := awaitSnapshot(t, l, "a running process", func(s *Snapshot) bool {
 			v := s.Find("s")
 			return v.State == Up && v.Restarts == i
 		}).Find("s")
@@ -118,27 +118,27 @@ func TestKillNineTwentyTimesLeavesTheRightCountAndNothingElse(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	until(t, l, "20 restarts", func(s *Snapshot) bool { v := s.Find("s"); return v.State == Up && v.Restarts == 20 })
+	awaitSnapshot(t, l, "20 restarts", func(s *Snapshot) bool { v := s.Find("s"); return v.State == Up && v.Restarts == 20 })
 }
 
 func TestADeafServiceIsKilledAfterItsGrace(t *testing.T) {
-	l, out := realLoop(t)
-	if err := l.Register(t.Context(), realUnit("s", "deaf"), WantUp); err != nil {
+	l, out := startRealLoop(t)
+	if err := l.Register(t.Context(), newRealUnit("s", "deaf"), WantUp); err != nil {
 		t.Fatal(err)
 	}
 	_, _ = out.Read(make([]byte, 64))
 	if err := l.Do(t.Context(), Stop{"s"}); err != nil {
 		t.Fatal(err)
 	}
-	s := until(t, l, "down", func(s *Snapshot) bool { return s.Find("s").State == Down }).Find("s")
+	s := awaitSnapshot(t, l, "down", func(s *Snapshot) bool { return s.Find("s").State == Down }).Find("s")
 	if s.LastExit.Signal != int(syscall.SIGKILL) || s.LastExit.Cause != CauseOperator {
 		t.Errorf("exit %+v", s.LastExit)
 	}
 }
 
 func TestNothingOfAServiceIsAliveAfterStopThoughItsHelperEscaped(t *testing.T) {
-	l, out := realLoop(t)
-	if err := l.Register(t.Context(), realUnit("s", "escape", "clean", "deaf"), WantUp); err != nil {
+	l, out := startRealLoop(t)
+	if err := l.Register(t.Context(), newRealUnit("s", "escape", "clean", "deaf"), WantUp); err != nil {
 		t.Fatal(err)
 	}
 	buf := make([]byte, 64)
@@ -152,7 +152,7 @@ func TestNothingOfAServiceIsAliveAfterStopThoughItsHelperEscaped(t *testing.T) {
 	if err := l.Do(t.Context(), Stop{"s"}); err != nil {
 		t.Fatal(err)
 	}
-	until(t, l, "down", func(s *Snapshot) bool { return s.Find("s").State == Down })
+	awaitSnapshot(t, l, "down", func(s *Snapshot) bool { return s.Find("s").State == Down })
 	took := time.Since(start)
 	for _, pid := range []int{main, daemon} {
 		// A process that has ended keeps its PID until it is reaped, but does nothing any more.

@@ -8,8 +8,8 @@ const (
 	floodWindow  = 100 * time.Millisecond
 	// floodPause is the time between two reaps in a flood.
 	floodPause = 4 * time.Millisecond
-	// floodEnd is the number of consecutive reaps without an orphan that end a flood.
-	floodEnd = 5
+	// floodEndReaps is the number of consecutive reaps without an orphan that end a flood.
+	floodEndReaps = 5
 )
 
 // orphanFlood turns SIGCHLD off while many orphans end, because each SIGCHLD wakes three threads of a Go program. During a
@@ -18,7 +18,7 @@ type orphanFlood struct {
 	active    bool
 	orphans   int       // outside a flood: orphans reaped since `since`
 	since     time.Time // outside a flood: start of the present floodWindow
-	next      time.Time // during a flood: time of the next reap
+	nextReap  time.Time // during a flood: time of the next reap
 	idleReaps int       // during a flood: consecutive reaps without an orphan
 }
 
@@ -31,11 +31,11 @@ func (f *orphanFlood) recordReap(now time.Time, orphans int, mayFlood bool) (cha
 		if orphans > 0 {
 			f.idleReaps = 0
 		}
-		if f.idleReaps == floodEnd || !mayFlood {
+		if f.idleReaps == floodEndReaps || !mayFlood {
 			*f = orphanFlood{}
 			return true
 		}
-		f.next = now.Add(floodPause)
+		f.nextReap = now.Add(floodPause)
 		return false
 	}
 	if orphans == 0 || !mayFlood {
@@ -48,6 +48,6 @@ func (f *orphanFlood) recordReap(now time.Time, orphans int, mayFlood bool) (cha
 	if f.orphans < floodOrphans {
 		return false
 	}
-	*f = orphanFlood{active: true, next: now.Add(floodPause)}
+	*f = orphanFlood{active: true, nextReap: now.Add(floodPause)}
 	return true
 }

@@ -6,21 +6,21 @@ import (
 	"time"
 )
 
-// orphan ends a process that belongs to no run.
-func (f *fakeProcs) orphan() { f.end(1<<60, 0, 0) }
+// endOrphan ends a process that belongs to no run.
+func (f *fakeProcs) endOrphan() { f.end(1<<60, 0, 0) }
 
 func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.setNoSIGCHLD })
+		b := newBenchWith(t, func(b *loopBench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.setNoSIGCHLD })
 		b.register(t, "s", WantUp)
 		for range floodOrphans {
-			b.procs.orphan()
+			b.procs.endOrphan()
 			synctest.Wait()
 		}
 		if !b.procs.hasNoSIGCHLD() {
 			t.Fatalf("SIGCHLD still comes after %d orphans in no time", floodOrphans)
 		}
-		b.procs.orphan()
+		b.procs.endOrphan()
 		b.procs.end(b.Snapshot().Find("s").Run, 1, 0)
 		synctest.Wait()
 		if got := b.Orphans(); got != floodOrphans {
@@ -31,12 +31,12 @@ func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) 
 		if got, s := b.Orphans(), b.Snapshot().Find("s"); got != floodOrphans+1 || s.State != Backoff {
 			t.Errorf("one pause later: %d orphans, service %s", got, s.State)
 		}
-		time.Sleep(floodEnd * floodPause)
+		time.Sleep(floodEndReaps * floodPause)
 		synctest.Wait()
 		if b.procs.hasNoSIGCHLD() {
 			t.Error("SIGCHLD is still off after the flood")
 		}
-		b.procs.orphan()
+		b.procs.endOrphan()
 		synctest.Wait()
 		if got := b.Orphans(); got != floodOrphans+2 {
 			t.Errorf("%d orphans reaped at once after the flood, want %d", got, floodOrphans+2)
@@ -47,10 +47,10 @@ func TestLoopCollectsTheOrphansOfAFloodAndStillSeesItsServicesEnd(t *testing.T) 
 
 func TestLoopHearsEveryChildWhileTheContainerStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.setNoSIGCHLD })
+		b := newBenchWith(t, func(b *loopBench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.setNoSIGCHLD })
 		b.register(t, "s", WantUp)
 		for range floodOrphans {
-			b.procs.orphan()
+			b.procs.endOrphan()
 			synctest.Wait()
 		}
 		begin := time.Now()
@@ -66,9 +66,9 @@ func TestLoopHearsEveryChildWhileTheContainerStops(t *testing.T) {
 
 func TestLoopIsNotSlowedByOrphansNowAndThen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		b := newBenchWith(t, func(b *bench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.setNoSIGCHLD })
+		b := newBenchWith(t, func(b *loopBench, cfg *Config) { cfg.MuteSIGCHLD = b.procs.setNoSIGCHLD })
 		for range 10 * floodOrphans {
-			b.procs.orphan()
+			b.procs.endOrphan()
 			synctest.Wait()
 			time.Sleep(floodWindow / (floodOrphans / 2))
 		}

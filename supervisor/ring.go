@@ -23,7 +23,7 @@ type Ring struct {
 	slots       [ringSize]atomic.Pointer[Record]
 	overwritten atomic.Pointer[map[string]*overwrittenRecords] // overwritten records by service; adding a service replaces the map
 	last        uint64
-	head        atomic.Uint64 // Seq of the newest record that readers see
+	published   atomic.Uint64 // Seq of the newest record that readers see
 	changes     broadcast
 }
 
@@ -36,8 +36,8 @@ func (r *Ring) add(rec Record) {
 
 // overwrittenRecords is a small ring of overwritten records about one service, or about root's commands.
 type overwrittenRecords struct {
-	slots []atomic.Pointer[Record]
-	next  int
+	slots    []atomic.Pointer[Record]
+	nextSlot int
 }
 
 // store puts a record into the ring. It moves the overwritten record to the kept records of its service or of root's commands.
@@ -71,8 +71,8 @@ func (r *Ring) store(rec *Record) {
 		grown[key] = own
 		r.overwritten.Store(&grown)
 	}
-	own.slots[own.next].Store(old)
-	own.next = (own.next + 1) % size
+	own.slots[own.nextSlot].Store(old)
+	own.nextSlot = (own.nextSlot + 1) % size
 }
 
 // KeptRecords returns the kept records that the ring itself no longer contains, with a Seq below end, oldest first. These are
@@ -103,8 +103,8 @@ func (r *Ring) KeptBetween(after, end uint64) (records []*Record) {
 // publish shows the added records to readers. The loop calls it after publishing the snapshot, so that a reader of a record
 // also sees its effect.
 func (r *Ring) publish() {
-	if r.head.Load() != r.last {
-		r.head.Store(r.last)
+	if r.published.Load() != r.last {
+		r.published.Store(r.last)
 		r.changes.wake()
 	}
 }
@@ -113,7 +113,7 @@ func (r *Ring) publish() {
 // the Seq of the last record that the reader has seen, or 0 for the beginning. Any goroutine may call Since. It does not
 // block.
 func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
-	head := r.head.Load()
+	head := r.published.Load()
 	if head > ringSize && cursor < head-ringSize {
 		lost = head - ringSize - cursor
 		cursor = head - ringSize
@@ -131,7 +131,7 @@ func (r *Ring) Since(cursor uint64) (records []Record, lost uint64) {
 }
 
 // Last returns the Seq of the newest record that readers see.
-func (r *Ring) Last() uint64 { return r.head.Load() }
+func (r *Ring) Last() uint64 { return r.published.Load() }
 
 // Changed returns a channel that is closed at the next publish. Call it before Since. Otherwise records that are published
 // between the two calls wake no reader.

@@ -49,7 +49,7 @@ func TestAServiceThatIsStartedAndStoppedTakesNoEventsOfOthersAway(t *testing.T) 
 // Orders of the agent must not push root's orders out of the history. Here the agent gives 3,000 orders after root's.
 func TestOrdersOfTheAgentTakeNoOrderOfRootsAway(t *testing.T) {
 	var r Ring
-	root, agent := &client.Author{Program: "hinit", Way: client.WayExec}, &client.Author{UID: 10000, Program: "sh", Way: client.WayAPI}
+	root, agent := &client.Author{Program: "hinit", Origin: client.OriginExec}, &client.Author{UID: 10000, Program: "sh", Origin: client.OriginAPI}
 	for i := range 2 * maxRootCommands {
 		r.add(Record{Service: "agents", Reason: fmt.Sprint("root ", i), By: root})
 	}

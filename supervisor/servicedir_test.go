@@ -17,9 +17,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// serviceDir makes a service directory with a run script, and a finish script unless that is empty. It returns the unit
+// makeServiceDir makes a service directory with a run script, and a finish script unless that is empty. It returns the unit
 // for it.
-func serviceDir(t *testing.T, name, run, finish string) Unit {
+func makeServiceDir(t *testing.T, name, run, finish string) Unit {
 	t.Helper()
 	dir := t.TempDir()
 	script := func(name, text string) {
@@ -47,9 +47,9 @@ func lineReader(t *testing.T, r *os.File) func() string {
 	lines := bufio.NewScanner(r)
 	return func() string {
 		t.Helper()
-		_ = r.SetReadDeadline(time.Now().Add(patience))
+		_ = r.SetReadDeadline(time.Now().Add(testTimeout))
 		if !lines.Scan() {
-			t.Fatalf("no line within %v: %v", patience, lines.Err())
+			t.Fatalf("no line within %v: %v", testTimeout, lines.Err())
 		}
 		return lines.Text()
 	}
@@ -62,7 +62,7 @@ func register(t *testing.T, l *Loop, u Unit, want Want) {
 	}
 }
 
-func do(t *testing.T, l *Loop, events ...Event) {
+func sendEvents(t *testing.T, l *Loop, events ...Event) {
 	t.Helper()
 	for _, e := range events {
 		if err := l.Do(t.Context(), e); err != nil {
@@ -71,9 +71,9 @@ func do(t *testing.T, l *Loop, events ...Event) {
 	}
 }
 
-func untilState(t *testing.T, l *Loop, state State) *Service {
+func awaitState(t *testing.T, l *Loop, state State) *Service {
 	t.Helper()
-	return until(t, l, "s is "+string(state), func(s *Snapshot) bool { return s.Find("s").State == state }).Find("s")
+	return awaitSnapshot(t, l, "s is "+string(state), func(s *Snapshot) bool { return s.Find("s").State == state }).Find("s")
 }
 
 // procState returns the state of a process as in proc_pid_stat(5), or 0 if there is none.
@@ -85,11 +85,11 @@ func procState(pid int) byte {
 	return b[strings.LastIndexByte(string(b), ')')+2]
 }
 
-func await(t *testing.T, what string, cond func() bool) {
+func awaitCondition(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !cond(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(testTimeout); !cond(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("waited %v for: %s", patience, what)
+			t.Fatalf("waited %v for: %s", testTimeout, what)
 		}
 	}
 }
@@ -104,17 +104,17 @@ func TestFinishIsToldHowTheRunEndedAndRunsAlone(t *testing.T) {
 		{"echo up; exec sleep 1000", "256 9 s", SignalMain{"s", sigKill, false}},
 	} {
 		t.Run(c.want, func(t *testing.T) {
-			l, out := realLoop(t)
+			l, out := startRealLoop(t)
 			line := lineReader(t, out)
-			u := serviceDir(t, "s", c.run, `echo "$# $1 $2 $3 $4 $(pwd)"; exit 125`)
+			u := makeServiceDir(t, "s", c.run, `echo "$# $1 $2 $3 $4 $(pwd)"; exit 125`)
 			register(t, l, u, WantUp)
 			if got := line(); got != "up" {
 				t.Fatalf("the run says %q", got)
 			}
 			if c.end != nil {
-				do(t, l, c.end)
+				sendEvents(t, l, c.end)
 			}
-			s := until(t, l, "down after finish", func(s *Snapshot) bool {
+			s := awaitSnapshot(t, l, "down after finish", func(s *Snapshot) bool {
 				v := s.Find("s")
 				return v.State == Down && v.LastExit != nil
 			}).Find("s")
@@ -129,43 +129,43 @@ func TestFinishIsToldHowTheRunEndedAndRunsAlone(t *testing.T) {
 }
 
 func TestAServiceIsFullyDownOnlyAfterItsFinishCommand(t *testing.T) {
-	l, out := realLoop(t)
+	l, out := startRealLoop(t)
 	line := lineReader(t, out)
 	gate := filepath.Join(t.TempDir(), "gate")
 	if err := syscall.Mkfifo(gate, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	register(t, l, serviceDir(t, "s", "echo up; exec sleep 1000", "echo finishing; read go < "+gate), WantUp)
+	register(t, l, makeServiceDir(t, "s", "echo up; exec sleep 1000", "echo finishing; read go < "+gate), WantUp)
 	line()
-	do(t, l, Stop{"s"})
+	sendEvents(t, l, Stop{"s"})
 	if got := line(); got != "finishing" {
 		t.Fatalf("got %q", got)
 	}
-	s := untilState(t, l, Finishing)
+	s := awaitState(t, l, Finishing)
 	if s.PID != 0 || !s.ReadySince.IsZero() || s.LastExit == nil || s.LastExit.Signal != sigTerm {
 		t.Fatalf("while it finishes: %+v", s)
 	}
 	if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
 		t.Fatal(err)
 	}
-	if s := untilState(t, l, Down); s.ReadySince.IsZero() {
+	if s := awaitState(t, l, Down); s.ReadySince.IsZero() {
 		t.Errorf("fully down: %+v", s)
 	}
 }
 
 func TestAFinishCommandThatHangsDiesInTime(t *testing.T) {
-	l, out := realLoop(t)
+	l, out := startRealLoop(t)
 	line := lineReader(t, out)
 	pid := 0
 	// a slow machine may need longer until the process prints its PID
-	for limit := 500 * time.Millisecond; pid == 0 && limit < patience; limit *= 2 {
+	for limit := 500 * time.Millisecond; pid == 0 && limit < testTimeout; limit *= 2 {
 		said := filepath.Join(t.TempDir(), "finish")
-		u := serviceDir(t, "s", "echo up $$; exec sleep 1000", `trap "" TERM; echo $$ >`+said+`; while :; do sleep 1000; done`)
+		u := makeServiceDir(t, "s", "echo up $$; exec sleep 1000", `trap "" TERM; echo $$ >`+said+`; while :; do sleep 1000; done`)
 		u.Name, u.Policy.FinishTimeout = limit.String(), limit
 		register(t, l, u, WantUp)
 		line()
-		do(t, l, Stop{u.Name})
-		await(t, "down", func() bool { return l.Snapshot().Find(u.Name).State == Down })
+		sendEvents(t, l, Stop{u.Name})
+		awaitCondition(t, "down", func() bool { return l.Snapshot().Find(u.Name).State == Down })
 		number, _ := os.ReadFile(said)
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(number)))
 	}
@@ -175,9 +175,9 @@ func TestAFinishCommandThatHangsDiesInTime(t *testing.T) {
 }
 
 func TestTheEndOfTheContainerWaitsForFinish(t *testing.T) {
-	l, out := realLoopWithin(t, patience)
+	l, out := startRealLoopWithin(t, testTimeout)
 	line := lineReader(t, out)
-	register(t, l, serviceDir(t, "s", "echo up; exec sleep 1000", "sleep 0.2; echo finished"), WantUp)
+	register(t, l, makeServiceDir(t, "s", "echo up; exec sleep 1000", "sleep 0.2; echo finished"), WantUp)
 	line()
 	l.Post(Shutdown{Reason: "end"})
 	<-l.Ended()
@@ -189,7 +189,7 @@ func TestTheEndOfTheContainerWaitsForFinish(t *testing.T) {
 func TestANewlineOnItsDescriptorMakesItReady(t *testing.T) {
 	for _, fd := range []int{3, 1, 9} {
 		t.Run(strconv.Itoa(fd), func(t *testing.T) {
-			l, out := realLoop(t)
+			l, out := startRealLoop(t)
 			line := lineReader(t, out)
 			gate := filepath.Join(t.TempDir(), "gate")
 			if err := syscall.Mkfifo(gate, 0o600); err != nil {
@@ -197,41 +197,41 @@ func TestANewlineOnItsDescriptorMakesItReady(t *testing.T) {
 			}
 			// Only the three standard descriptors and the readiness descriptor may be open. The shell reads the script from
 			// descriptor 10.
-			u := serviceDir(t, "s", fmt.Sprintf(`for f in 3 4 5 6 7 8 9; do [ $f = %[1]d ] || [ ! -e /proc/$$/fd/$f ] || echo "$f is open" >&2; done
+			u := makeServiceDir(t, "s", fmt.Sprintf(`for f in 3 4 5 6 7 8 9; do [ $f = %[1]d ] || [ ! -e /proc/$$/fd/$f ] || echo "$f is open" >&2; done
 echo checked >&2; printf almost >&%[1]d; read go < %[2]s; echo >&%[1]d; exec sleep 1000`, fd, gate), "")
 			u.Policy.ReportsReadiness, u.NotifyFD = true, fd
 			register(t, l, u, WantUp)
 			if got := line(); got != "checked" {
 				t.Errorf("got %q", got)
 			}
-			s := untilState(t, l, Up)
+			s := awaitState(t, l, Up)
 			if s.Ready || !s.ReadySince.IsZero() || !s.ReportsReadiness {
 				t.Fatalf("before the newline: %+v", s)
 			}
 			if err := os.WriteFile(gate, []byte("go\n"), 0); err != nil {
 				t.Fatal(err)
 			}
-			s = until(t, l, "ready", func(s *Snapshot) bool { return s.Find("s").Ready }).Find("s")
+			s = awaitSnapshot(t, l, "ready", func(s *Snapshot) bool { return s.Find("s").Ready }).Find("s")
 			if s.ReadySince.Before(s.ProcessSince) {
 				t.Errorf("ready since %v, up since %v", s.ReadySince, s.ProcessSince)
 			}
-			do(t, l, SignalMain{"s", sigKill, false})
-			until(t, l, "not ready after its death", func(s *Snapshot) bool { return !s.Find("s").Ready })
+			sendEvents(t, l, SignalMain{"s", sigKill, false})
+			awaitSnapshot(t, l, "not ready after its death", func(s *Snapshot) bool { return !s.Find("s").Ready })
 		})
 	}
 }
 
 func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
-	l, out := realLoop(t)
+	l, out := startRealLoop(t)
 	line := lineReader(t, out)
-	u := serviceDir(t, "s", "echo up; sleep 1000 & exit 1", "") // the remaining child keeps the descriptor open
+	u := makeServiceDir(t, "s", "echo up; sleep 1000 & exit 1", "") // the remaining child keeps the descriptor open
 	u.Policy.ReportsReadiness, u.NotifyFD = true, 3
 	register(t, l, u, WantUp)
 	for range 5 {
 		line()
 	}
-	do(t, l, StayDown{"s"})
-	untilState(t, l, Down)
+	sendEvents(t, l, StayDown{"s"})
+	awaitState(t, l, Down)
 	if n := len(l.readinessPipes); n != 0 { // the loop has handled StayDown, and so all earlier events
 		t.Errorf("%d notifiers are left", n)
 	}
@@ -241,18 +241,18 @@ func TestARunThatNeverSaysThatItIsReadyEndsLikeAnyOther(t *testing.T) {
 func TestADaemonOfAHookMadePID1ReadAllOfProc(t *testing.T) {
 	for name, may := range map[string]bool{"a service whose processes may stay": true, "another one": false} {
 		t.Run(name, func(t *testing.T) {
-			l, _ := realLoop(t)
-			searches := &searches{}
+			l, _ := startRealLoop(t)
+			searches := &searchCounter{}
 			inLoop := func(f func()) {
 				if err := l.RunInLoop(t.Context(), f); err != nil {
 					t.Error(err)
 				}
 			}
 			inLoop(func() { searches.Spawner, l.cfg.Procs = l.cfg.Procs, searches })
-			u := serviceDir(t, "s", "trap '' TERM; sleep 1000 & exit 0", "")
+			u := makeServiceDir(t, "s", "trap '' TERM; sleep 1000 & exit 0", "")
 			u.Policy.LeaveDescendants, u.Policy.SingleRun, u.Policy.Grace = may, true, time.Minute
 			register(t, l, u, WantUp)
-			untilState(t, l, Down)
+			awaitState(t, l, Down)
 			inLoop(func() {
 				if searched := searches.n > 0; searched == may || len(l.lingeringRuns) > 0 || len(l.runs) > 0 {
 					t.Errorf("%d searches of /proc, %d runs that wait for their processes, %d in all", searches.n, len(l.lingeringRuns), len(l.runs))
@@ -262,84 +262,84 @@ func TestADaemonOfAHookMadePID1ReadAllOfProc(t *testing.T) {
 	}
 }
 
-// searches counts the searches of a loop for ended runs. Only the loop uses it.
-type searches struct {
+// searchCounter counts the searches of a loop for ended runs. Only the loop uses it.
+type searchCounter struct {
 	Spawner
 
 	n int
 }
 
-func (s *searches) EndedRuns(ids []uint64) []uint64 {
+func (s *searchCounter) EndedRuns(ids []uint64) []uint64 {
 	s.n++
 	return s.Spawner.EndedRuns(ids)
 }
 
 func TestADescriptorForReadinessThatCannotBeIsSaid(t *testing.T) {
-	l, _ := realLoop(t)
-	u := serviceDir(t, "s", "exec sleep 1000", "")
+	l, _ := startRealLoop(t)
+	u := makeServiceDir(t, "s", "exec sleep 1000", "")
 	u.NotifyFD = MaxNotifyFD + 1
 	register(t, l, u, WantUp)
-	if s := untilState(t, l, Backoff); !strings.Contains(s.Reason, "1024") {
+	if s := awaitState(t, l, Backoff); !strings.Contains(s.Reason, "1024") {
 		t.Errorf("reason %q", s.Reason)
 	}
 }
 
 func TestPauseStopsTheProcessAndAStopWakesIt(t *testing.T) {
-	l, out := realLoop(t)
+	l, out := startRealLoop(t)
 	line := lineReader(t, out)
-	register(t, l, serviceDir(t, "s", `trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.01; done`, ""), WantUp)
+	register(t, l, makeServiceDir(t, "s", `trap "echo bye; exit 0" TERM; echo up; while :; do sleep 0.01; done`, ""), WantUp)
 	line()
 	pid := l.Snapshot().Find("s").PID
-	do(t, l, Pause{"s", false})
-	await(t, "the process is stopped", func() bool { return procState(pid) == 'T' })
+	sendEvents(t, l, Pause{"s", false})
+	awaitCondition(t, "the process is stopped", func() bool { return procState(pid) == 'T' })
 	if s := l.Snapshot().Find("s"); !s.Paused || s.State != Up {
 		t.Errorf("paused: %+v", s)
 	}
-	do(t, l, Continue{"s", false})
-	await(t, "the process continues", func() bool { return procState(pid) != 'T' })
+	sendEvents(t, l, Continue{"s", false})
+	awaitCondition(t, "the process continues", func() bool { return procState(pid) != 'T' })
 	if l.Snapshot().Find("s").Paused {
 		t.Error("still shown as paused")
 	}
-	do(t, l, Pause{"s", false}, Stop{"s"})
+	sendEvents(t, l, Pause{"s", false}, Stop{"s"})
 	if got := line(); got != "bye" {
 		t.Errorf("got %q", got)
 	}
-	if s := untilState(t, l, Down); s.Paused {
+	if s := awaitState(t, l, Down); s.Paused {
 		t.Error("paused though it is down")
 	}
 }
 
 func TestSignalsReachTheProcessOrItsWholeGroup(t *testing.T) {
-	l, out := realLoop(t)
+	l, out := startRealLoop(t)
 	line := lineReader(t, out)
 	run := `trap "echo main" USR1; mkfifo never
 sh -c 'trap "echo child" USR1; exec 4<>never; echo up; while :; do read x <&4; done' &
 while :; do wait; done`
-	register(t, l, serviceDir(t, "s", run, ""), WantUp)
+	register(t, l, makeServiceDir(t, "s", run, ""), WantUp)
 	line()
-	do(t, l, SignalMain{"s", int(syscall.SIGUSR1), false})
+	sendEvents(t, l, SignalMain{"s", int(syscall.SIGUSR1), false})
 	if got := line(); got != "main" {
 		t.Errorf("got %q", got)
 	}
-	do(t, l, SignalMain{"s", int(syscall.SIGUSR1), true})
+	sendEvents(t, l, SignalMain{"s", int(syscall.SIGUSR1), true})
 	got := []string{line(), line()}
 	slices.Sort(got)
 	if !slices.Equal(got, []string{"child", "main"}) {
 		t.Errorf("got %q", got)
 	}
-	do(t, l, SignalMain{"s", sigKill, true}) // this signal kills the service and its child
+	sendEvents(t, l, SignalMain{"s", sigKill, true}) // this signal kills the service and its child
 }
 
 func TestOnceRunsAServiceDirectoryOnce(t *testing.T) {
-	l, out := realLoop(t)
+	l, out := startRealLoop(t)
 	line := lineReader(t, out)
-	register(t, l, serviceDir(t, "s", "echo run; exit 1", "echo finish"), WantDown)
+	register(t, l, makeServiceDir(t, "s", "echo run; exit 1", "echo finish"), WantDown)
 	for range 3 {
-		do(t, l, RunOnce{"s"})
+		sendEvents(t, l, RunOnce{"s"})
 		if a, b := line(), line(); a != "run" || b != "finish" {
 			t.Fatalf("got %q, %q", a, b)
 		}
-		s := untilState(t, l, Down)
+		s := awaitState(t, l, Down)
 		if s.Restarts != 0 || s.LastExit.Cause != CauseCrash || !s.Started {
 			t.Fatalf("%+v, exit %+v", s, s.LastExit)
 		}
@@ -356,39 +356,39 @@ func TestATimeToDieKillsTheProcessOrItsGroupAndSparesTheRest(t *testing.T) {
 		left bool
 	}{{ScopeMain, true}, {ScopeGroup, false}} {
 		t.Run(strconv.Itoa(int(c.kill)), func(t *testing.T) {
-			l, out := realLoop(t)
+			l, out := startRealLoop(t)
 			line := lineReader(t, out)
-			u := serviceDir(t, "s", ignoreTERMScript, "")
+			u := makeServiceDir(t, "s", ignoreTERMScript, "")
 			u.Policy.KillNever, u.Policy.Grace, u.Policy.KillScope = false, 100*time.Millisecond, c.kill
 			register(t, l, u, WantUp)
 			child, err := strconv.Atoi(line())
 			if err != nil {
 				t.Fatal(err)
 			}
-			do(t, l, Stop{"s"})
-			s := untilState(t, l, Down)
+			sendEvents(t, l, Stop{"s"})
+			s := awaitState(t, l, Down)
 			if s.LastExit.Signal != sigKill || s.LastExit.Cause != CauseOperator {
 				t.Errorf("exit %+v", s.LastExit)
 			}
 			if !c.left {
-				await(t, "the group is gone", func() bool { return procState(child) == 0 || procState(child) == 'Z' })
+				awaitCondition(t, "the group is gone", func() bool { return procState(child) == 0 || procState(child) == 'Z' })
 			} else if procState(child) == 0 {
 				t.Error("its child was not spared")
 			}
 			l.Post(Shutdown{Reason: "end"})
 			<-l.Ended()
-			await(t, "its child has ended with the container", func() bool { return procState(child) == 0 || procState(child) == 'Z' })
+			awaitCondition(t, "its child has ended with the container", func() bool { return procState(child) == 0 || procState(child) == 'Z' })
 		})
 	}
 }
 
 func TestWithoutATimeToDieAStubbornServiceLivesUntilTheContainerEnds(t *testing.T) {
-	l, out := realLoop(t)
+	l, out := startRealLoop(t)
 	line := lineReader(t, out)
-	register(t, l, serviceDir(t, "s", ignoreTERMScript, ""), WantUp)
+	register(t, l, makeServiceDir(t, "s", ignoreTERMScript, ""), WantUp)
 	line()
 	for range 3 {
-		do(t, l, Stop{"s"})
+		sendEvents(t, l, Stop{"s"})
 		if got := line(); got != "deaf" {
 			t.Fatalf("got %q", got)
 		}
@@ -399,13 +399,13 @@ func TestWithoutATimeToDieAStubbornServiceLivesUntilTheContainerEnds(t *testing.
 	}
 	l.Post(Shutdown{Reason: "end"})
 	<-l.Ended()
-	await(t, "it has ended with the container", func() bool { return procState(s.PID) == 0 || procState(s.PID) == 'Z' })
+	awaitCondition(t, "it has ended with the container", func() bool { return procState(s.PID) == 0 || procState(s.PID) == 'Z' })
 }
 
 func TestAScriptThatCannotRunIsTriedAgain(t *testing.T) {
-	l, out := realLoop(t)
+	l, out := startRealLoop(t)
 	line := lineReader(t, out)
-	u := serviceDir(t, "s", "echo up; exec sleep 1000", "echo finish")
+	u := makeServiceDir(t, "s", "echo up; exec sleep 1000", "echo finish")
 	run := filepath.Join(u.Spec.Dir, "run")
 	if err := os.Chmod(run, 0o644); err != nil {
 		t.Fatal(err)
@@ -421,11 +421,11 @@ func TestAScriptThatCannotRunIsTriedAgain(t *testing.T) {
 	if got := line(); got != "up" {
 		t.Errorf("got %q", got)
 	}
-	until(t, l, "started", func(s *Snapshot) bool { return s.Find("s").Started })
+	awaitSnapshot(t, l, "started", func(s *Snapshot) bool { return s.Find("s").Started })
 }
 
 func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
-	l, out := realLoop(t)
+	l, out := startRealLoop(t)
 	line := lineReader(t, out)
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -433,9 +433,9 @@ func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
 	}
 	defer r.Close()
 	defer w.Close()
-	service := serviceDir(t, "s", "echo run $$; exec sleep 1000", "echo finish")
+	service := makeServiceDir(t, "s", "echo run $$; exec sleep 1000", "echo finish")
 	service.StdOverrides[1] = w
-	logger := serviceDir(t, "s/log", `while read x; do echo "logged $x"; done; echo "end of file"`, "")
+	logger := makeServiceDir(t, "s/log", `while read x; do echo "logged $x"; done; echo "end of file"`, "")
 	logger.StdOverrides[0] = r
 	register(t, l, logger, WantUp)
 	register(t, l, service, WantUp)
@@ -451,10 +451,10 @@ func TestAPipeBetweenAServiceAndItsLoggerOutlivesBoth(t *testing.T) {
 		// Kill the logger before the service, because a logger that is killed while a line comes may lose the beginning of the
 		// line.
 		dying := l.Snapshot().Find("s/log").Run
-		do(t, l, SignalMain{"s/log", sigKill, false})
-		until(t, l, "the logger is dead", func(s *Snapshot) bool { v := s.Find("s/log"); return v.PID == 0 || v.Run > dying })
-		do(t, l, SignalMain{"s", sigKill, false})
-		s := until(t, l, "a new run", func(s *Snapshot) bool { v := s.Find("s"); return v.State == Up && v.Run > old }).Find("s")
+		sendEvents(t, l, SignalMain{"s/log", sigKill, false})
+		awaitSnapshot(t, l, "the logger is dead", func(s *Snapshot) bool { v := s.Find("s/log"); return v.PID == 0 || v.Run > dying })
+		sendEvents(t, l, SignalMain{"s", sigKill, false})
+		s := awaitSnapshot(t, l, "a new run", func(s *Snapshot) bool { v := s.Find("s"); return v.State == Up && v.Run > old }).Find("s")
 		said("logged finish")
 		said(fmt.Sprintf("logged run %d", s.PID))
 	}

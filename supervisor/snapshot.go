@@ -93,7 +93,7 @@ func (s *service) snapshot(u *unit) *Service {
 		v.NextStart = s.deadline
 	}
 	if s.state == Waiting {
-		v.Needs = append(append(v.Needs, s.needs...), s.unmet...)
+		v.Needs = append(append(v.Needs, s.needs...), s.unmetNeeds...)
 	}
 	return v
 }
@@ -109,7 +109,7 @@ func (l *Loop) viewOf(s *service, u *unit) *Service {
 // publish stores a new snapshot with the changed services, and then shows readers the records about these changes.
 func (l *Loop) publish() {
 	defer l.history.publish()
-	old, order := l.snapshot.Load(), l.machine.order
+	old, order := l.snapshot.Load(), l.machine.inOrder
 	if len(l.changed) == 0 && !l.serviceDropped && old.Stopping == l.machine.Stopping() && old.HoldReason == l.machine.shortage.startsHeld {
 		return
 	}
@@ -136,7 +136,7 @@ func (l *Loop) publish() {
 	clear(l.changed)
 	l.changed, l.serviceDropped = l.changed[:0], false
 	l.snapshot.Store(next)
-	l.changes.wake()
+	l.snapshotChanges.wake()
 }
 
 // markChanged makes the next publish renew the entry of a unit.

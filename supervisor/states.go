@@ -73,14 +73,14 @@ const (
 // oomAdj has the difference between the oom_score_adj of a service's processes and hinit's own, by kind. 50 points weigh as
 // much as 5 % of the memory. When memory runs out, the kernel kills the process with the highest score. A gateway is restarted
 // after that, but the death of the CMD or of PID 1 ends the container.
-var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: oomAdjExpendable, KindRun: oomAdjExpendable, KindCheck: oomAdjExpendable}
+var oomAdj = map[Kind]int{KindCmd: 700, KindService: 750, KindGateway: 800, KindHook: expendableOOMAdj, KindRun: expendableOOMAdj, KindCheck: expendableOOMAdj}
 
 // OOMAdj returns how much the oom_score_adj of processes of this kind exceeds hinit's own. [proc.Spec].OOMIncrease overrides it.
 func (k Kind) OOMAdj() int { return oomAdj[k] }
 
-// oomAdjExpendable applies to finish and stop commands, hooks, client commands and checks. Their loss costs least, so the
+// expendableOOMAdj applies to finish and stop commands, hooks, client commands and checks. Their loss costs least, so the
 // kernel kills them first.
-const oomAdjExpendable = 900
+const expendableOOMAdj = 900
 
 // SignalScope says which processes of a run receive a signal.
 type SignalScope int
@@ -154,7 +154,7 @@ type Exit struct {
 // ToClient converts the exit to the type of the API. Tail stays empty, because not every reader may see the output of the
 // service.
 func (x *Exit) ToClient() client.Exit {
-	out := client.Exit{Cause: string(x.Cause), At: x.At, Tail: []string{}, Error: x.Error, UptimeSeconds: max(x.Uptime, 0).Seconds(), PID: x.PID}
+	out := client.Exit{Cause: string(x.Cause), EndedAt: x.At, Tail: []string{}, Error: x.Error, UptimeSeconds: max(x.Uptime, 0).Seconds(), PID: x.PID}
 	switch {
 	case x.Signal != 0:
 		out.Signal = &x.Signal

@@ -6,12 +6,12 @@ import (
 	"testing/synctest"
 )
 
-// commanding returns a machine whose service "s" is up and has a stop command.
-func commanding(t *testing.T) *rig {
+// newRigWithStopCommand returns a machine whose service "s" is up and has a stop command.
+func newRigWithStopCommand(t *testing.T) *rig {
 	r := newRig(t)
 	p := testPolicy
 	p.StopCommand = []string{"ask"}
-	r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
+	r.step(Add{Name: "s", Policy: new(p), Want: WantUp})
 	r.spawned()
 	return r
 }
@@ -31,25 +31,25 @@ func (r *rig) stopSignals() (signals []int, command uint64) {
 }
 
 func TestTheStopSignalFollowsTheStopCommand(t *testing.T) {
-	r := commanding(t)
-	r.do(Stop{"s"})
-	r.want(Stopping)
+	r := newRigWithStopCommand(t)
+	r.step(Stop{"s"})
+	r.wantState(Stopping)
 	signals, command := r.stopSignals()
 	if command == 0 || !slices.Equal(signals, []int{sigCont}) {
 		t.Fatalf("command %d, signals %v", command, signals)
 	}
-	r.do(StopCommandEnded{Name: "s", Run: command, Fault: "has failed: exited with code 3"})
+	r.step(StopCommandEnded{Name: "s", Run: command, Fault: "has failed: exited with code 3"})
 	if signals, _ := r.stopSignals(); !slices.Equal(signals, []int{testPolicy.StopSignal}) {
 		t.Errorf("after the command: signals %v", signals)
 	}
 	r.exit(0)
-	r.want(Down)
+	r.wantState(Down)
 	if signals, _ := r.stopSignals(); len(signals) != 0 {
 		t.Errorf("after the end: signals %v", signals)
 	}
 }
 
-func (r *rig) killed() (runs []uint64) {
+func (r *rig) killedRuns() (runs []uint64) {
 	for _, a := range r.actions {
 		if a, ok := a.(Signal); ok && a.Signal == sigKill {
 			runs = append(runs, a.Run)
@@ -60,83 +60,83 @@ func (r *rig) killed() (runs []uint64) {
 }
 
 func TestAServiceIsDownOnlyWhenItsStopCommandHasEnded(t *testing.T) {
-	r := commanding(t)
-	r.do(Stop{"s"})
+	r := newRigWithStopCommand(t)
+	r.step(Stop{"s"})
 	_, command := r.stopSignals()
 	r.exit(0)
-	r.want(Stopping)
-	r.do(Start{"s"})
-	r.want(Stopping)
-	r.do(Stop{"s"})
+	r.wantState(Stopping)
+	r.step(Start{"s"})
+	r.wantState(Stopping)
+	r.step(Stop{"s"})
 	if signals, again := r.stopSignals(); len(signals) != 0 || again != 0 {
 		t.Errorf("after the end of the main process: signals %v, another command %d", signals, again)
 	}
-	r.do(StopCommandEnded{Name: "s", Run: command + 1})
-	r.want(Stopping)
-	r.do(StopCommandEnded{Name: "s", Run: command})
-	r.want(Down)
+	r.step(StopCommandEnded{Name: "s", Run: command + 1})
+	r.wantState(Stopping)
+	r.step(StopCommandEnded{Name: "s", Run: command})
+	r.wantState(Down)
 	if signals, _ := r.stopSignals(); len(signals) != 0 {
 		t.Errorf("a service that is down was sent %v", signals)
 	}
 }
 
 func TestAStopCommandThatNeverEndsIsKilledWhenTheGraceIsOver(t *testing.T) {
-	r := commanding(t)
-	r.do(Stop{"s"})
+	r := newRigWithStopCommand(t)
+	r.step(Stop{"s"})
 	_, command := r.stopSignals()
 	r.exit(0)
-	r.wait(testPolicy.Grace - 1)
-	if runs := r.killed(); len(runs) != 0 {
+	r.advance(testPolicy.Grace - 1)
+	if runs := r.killedRuns(); len(runs) != 0 {
 		t.Fatalf("runs %v were killed before the grace was over", runs)
 	}
-	r.wait(1)
-	r.want(Killing)
-	r.wait(firstKillInterval)
-	if runs := r.killed(); !slices.Equal(runs, []uint64{command, command}) {
+	r.advance(1)
+	r.wantState(Killing)
+	r.advance(firstKillInterval)
+	if runs := r.killedRuns(); !slices.Equal(runs, []uint64{command, command}) {
 		t.Errorf("runs %v were killed, want %d twice", runs, command)
 	}
-	r.do(StopCommandEnded{Name: "s", Run: command, Leftover: true})
-	r.want(Killing)
-	r.do(RunEnded{"s", command})
-	r.want(Down)
+	r.step(StopCommandEnded{Name: "s", Run: command, Leftover: true})
+	r.wantState(Killing)
+	r.step(RunEnded{"s", command})
+	r.wantState(Down)
 }
 
 func TestAStopCommandIsKilledTogetherWithItsService(t *testing.T) {
-	r := commanding(t)
-	r.do(Stop{"s"})
+	r := newRigWithStopCommand(t)
+	r.step(Stop{"s"})
 	_, command := r.stopSignals()
-	main := r.s().number
-	r.wait(testPolicy.Grace)
-	if runs := r.killed(); !slices.Equal(runs, []uint64{main, command}) {
+	main := r.service().number
+	r.advance(testPolicy.Grace)
+	if runs := r.killedRuns(); !slices.Equal(runs, []uint64{main, command}) {
 		t.Errorf("runs %v were killed, want %d and %d", runs, main, command)
 	}
 	r.exit(-1)
-	r.want(Killing)
-	r.do(StopCommandEnded{Name: "s", Run: command})
-	r.want(Down)
+	r.wantState(Killing)
+	r.step(StopCommandEnded{Name: "s", Run: command})
+	r.wantState(Down)
 }
 
 func TestWhatAStopCommandLeavesIsKilledBeforeTheServiceIsDown(t *testing.T) {
 	for name, after := range map[string]bool{"the main process still runs": false, "the main process has ended": true} {
 		t.Run(name, func(t *testing.T) {
-			r := commanding(t)
-			r.do(Stop{"s"})
+			r := newRigWithStopCommand(t)
+			r.step(Stop{"s"})
 			_, command := r.stopSignals()
 			if after {
 				r.exit(0)
 			}
-			r.do(StopCommandEnded{Name: "s", Run: command, Leftover: true})
+			r.step(StopCommandEnded{Name: "s", Run: command, Leftover: true})
 			if !after {
 				r.exit(0)
 			}
-			r.want(Killing)
-			if runs := r.killed(); !slices.Contains(runs, command) {
+			r.wantState(Killing)
+			if runs := r.killedRuns(); !slices.Contains(runs, command) {
 				t.Errorf("runs %v were killed, not %d", runs, command)
 			}
-			r.do(Start{"s"})
-			r.want(Killing)
-			r.do(RunEnded{"s", command})
-			r.want(Starting)
+			r.step(Start{"s"})
+			r.wantState(Killing)
+			r.step(RunEnded{"s", command})
+			r.wantState(Starting)
 		})
 	}
 }
@@ -144,23 +144,23 @@ func TestWhatAStopCommandLeavesIsKilledBeforeTheServiceIsDown(t *testing.T) {
 func TestLoopTellsTheEndOfAStopCommandFromTheEndOfItsService(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
-		b.directory(t, func(u *Unit) {
+		b.registerServiceDir(t, func(u *Unit) {
 			u.Policy = testPolicy
 			u.Policy.StopCommand = []string{"ask"}
 		})
-		main, _ := b.last()
+		main, _ := b.newestRun()
 		if err := b.Do(t.Context(), Stop{"s"}); err != nil {
 			t.Fatal(err)
 		}
-		command, spec := b.last()
+		command, spec := b.newestRun()
 		if command == main || !slices.Equal(spec.Argv, []string{"ask"}) {
 			t.Fatalf("run %d: %+v", command, spec)
 		}
 		b.procs.end(main, 0, 0)
 		synctest.Wait()
-		b.want(t, Stopping)
+		b.wantState(t, Stopping)
 		b.endNewestProcess(0)
-		b.want(t, Down)
+		b.wantState(t, Down)
 		b.shutdown(t)
 	})
 }
@@ -170,10 +170,10 @@ func TestASuccessCodeIsAsGoodAsZero(t *testing.T) {
 		r := newRig(t)
 		p := testPolicy
 		p.RestartPolicy, p.SuccessCodes, p.IsConfiguredTask = RestartOnFailure, []int{3}, true
-		r.do(Add{Name: "s", Policy: new(p), Want: WantUp})
+		r.step(Add{Name: "s", Policy: new(p), Want: WantUp})
 		r.spawned()
 		r.exit(code)
-		if s := r.s(); s.state != want || s.succeeded != (want == Down) {
+		if s := r.service(); s.state != want || s.succeeded != (want == Down) {
 			t.Errorf("code %d: %s, done %t, cause %s", code, s.state, s.succeeded, s.lastExit.Cause)
 		}
 	}

@@ -23,7 +23,7 @@ func (c *Client) Status(ctx context.Context, names ...string) (client.Status, er
 // StatusTable returns the status as the table that `hinit status` prints. down is the number of services in it that are not up.
 func (c *Client) StatusTable(ctx context.Context, format client.TableFormat, names ...string) (table []byte, down int, err error) {
 	q := get("get the status", "/v1/status", url.Values{
-		"name": names, "as": {client.AsTable}, "colour": switchParameter(format.Colour), "verbose": switchParameter(format.Verbose), "width": parameter(max(format.Width, 0)),
+		"name": names, "as": {client.FormatTable}, "colour": boolParameter(format.Colour), "verbose": boolParameter(format.Verbose), "width": optionalParameter(max(format.Width, 0)),
 	})
 	r, err := c.send(ctx, q)
 	if err != nil {
@@ -31,7 +31,7 @@ func (c *Client) StatusTable(ctx context.Context, format client.TableFormat, nam
 	}
 	defer r.close()
 	if table, err = io.ReadAll(io.LimitReader(r, maxReply)); err == nil {
-		down, err = strconv.Atoi(r.header.Get(client.DownHeader))
+		down, err = strconv.Atoi(r.header.Get(client.ServicesDownHeader))
 	}
 	if err != nil {
 		return nil, 0, withAction(ctx, q, c.exchangeError(err))
@@ -47,46 +47,46 @@ func (c *Client) Service(ctx context.Context, name string) (client.Service, erro
 // Start starts a service. With wait.Wait it returns when the service is ready; a service that can't report readiness must have
 // been up for a second. If the run ends earlier, the error describes how. Without wait.Wait, Start returns when hinit has
 // accepted the order.
-func (c *Client) Start(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
+func (c *Client) Start(ctx context.Context, name string, wait client.WaitOptions) (client.Service, error) {
 	return c.Order(ctx, client.VerbStart, name, wait)
 }
 
 // Stop stops a service. With wait.Wait it returns when all processes of the service have ended.
-func (c *Client) Stop(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
+func (c *Client) Stop(ctx context.Context, name string, wait client.WaitOptions) (client.Service, error) {
 	return c.Order(ctx, client.VerbStop, name, wait)
 }
 
 // Restart restarts a service, or starts one that isn't running. With wait.Wait it returns when a new run is ready, in the sense
 // of Start.
-func (c *Client) Restart(ctx context.Context, name string, wait client.Wait) (client.Service, error) {
+func (c *Client) Restart(ctx context.Context, name string, wait client.WaitOptions) (client.Service, error) {
 	return c.Order(ctx, client.VerbRestart, name, wait)
 }
 
 // Order gives the order of Start, Stop or Restart, or [client.VerbRunOnce], which runs a task (a service that ends by itself).
 // With wait.Wait, VerbRunOnce returns after the end of the task. Done then says whether the task has succeeded, and LastExit how
 // it ended. If the connection is cut, the caller can't know whether the task has run.
-func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error) {
-	q := post(fmt.Sprintf("%s %q", verb, name), "/"+string(verb), client.Command{Wait: &wait.Wait, TimeoutMS: milliseconds(wait.Timeout), Force: wait.Force})
-	q.limit, q.mayRepeat = answerTime, verb != client.VerbRestart && verb != client.VerbRunOnce
+func (c *Client) Order(ctx context.Context, verb client.Verb, name string, wait client.WaitOptions) (client.Service, error) {
+	q := post(fmt.Sprintf("%s %q", verb, name), "/"+string(verb), client.CommandRequest{Wait: &wait.Wait, TimeoutMS: milliseconds(wait.Timeout), Force: wait.Force})
+	q.limit, q.mayRepeat = answerTimeout, verb != client.VerbRestart && verb != client.VerbRunOnce
 	if wait.Wait {
-		q.limit += longestWait
+		q.limit += maxEffectWait
 		// hinit counts the timeout of a start or restart only from the moment at which the service's turn to start comes.
 		if wait.Timeout > 0 && verb != client.VerbStart && verb != client.VerbRestart {
-			q.limit = answerTime + wait.Timeout
+			q.limit = answerTimeout + wait.Timeout
 		}
 	}
 	return c.askService(ctx, q, name)
 }
 
-// maxOrders limits the orders that OrderAll gives at the same time. It is less than the 128 connections that hinit accepts from
-// one user.
-const maxOrders = 100
+// maxParallelOrders limits the orders that OrderAll gives at the same time. It is less than the 128 connections that hinit
+// accepts from one user.
+const maxParallelOrders = 100
 
 // OrderAll gives an order to all named services at once. order gives it to one service, usually by [Client.Order]; tests replace
 // it. The results are in the order of names.
 func OrderAll(names []string, order func(name string) (client.Service, error)) (states []client.Service, failed []error) {
 	states, failed = make([]client.Service, len(names)), make([]error, len(names))
-	limit := make(chan struct{}, maxOrders)
+	limit := make(chan struct{}, maxParallelOrders)
 	var all sync.WaitGroup
 	for i, name := range names {
 		all.Go(func() {
@@ -116,21 +116,21 @@ func (c *Client) Signal(ctx context.Context, name string, signal syscall.Signal)
 // returns nil when hinit ends. If fn returns an error, Events ends with that error. fn runs in the caller's goroutine; if it is
 // too slow, events get lost, see [client.Event].Lost.
 func (c *Client) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
-	query := url.Values{"since": parameter(o.Since), "follow": switchParameter(o.Follow)}
-	if o.Last != 0 {
-		query.Set("last", strconv.Itoa(max(o.Last, 0)))
+	query := url.Values{"since": optionalParameter(o.AfterSeq), "follow": boolParameter(o.Follow)}
+	if o.MaxPast != 0 {
+		query.Set("last", strconv.Itoa(max(o.MaxPast, 0)))
 	}
 	return stream(ctx, c, get("read the events", "/v1/events", query), fn)
 }
 
 // Rescan makes hinit read the profiles on disk. It returns when hinit has read them.
 func (c *Client) Rescan(ctx context.Context) error {
-	return c.askNothing(ctx, post("look for profiles", "/v1/rescan", nil).withLimit(workTime))
+	return c.askWithoutResult(ctx, post("look for profiles", "/v1/rescan", nil).withLimit(slowAnswerTimeout))
 }
 
 // Reload makes hinit read its configuration again, and returns what has changed.
 func (c *Client) Reload(ctx context.Context, how client.Reload) (client.ReloadReply, error) {
-	q := post("reload", "/v1/reload", nil).withLimit(workTime)
+	q := post("reload", "/v1/reload", nil).withLimit(slowAnswerTimeout)
 	if how != (client.Reload{}) {
 		q.body = how
 	}
@@ -139,16 +139,16 @@ func (c *Client) Reload(ctx context.Context, how client.Reload) (client.ReloadRe
 
 // Topology changes how many gateways serve the profiles. If how is zero, it only returns the present topology.
 func (c *Client) Topology(ctx context.Context, how client.Topology) (client.TopologyReply, error) {
-	return ask[client.TopologyReply](ctx, c, post("change the topology", "/v1/topology", how).withLimit(answerTime+longestWait))
+	return ask[client.TopologyReply](ctx, c, post("change the topology", "/v1/topology", how).withLimit(answerTimeout+maxEffectWait))
 }
 
-// reexecPoll is the pause between two checks of whether the new program answers.
-const reexecPoll = 10 * time.Millisecond
+// reexecPollInterval is the pause between two checks of whether the new program answers.
+const reexecPollInterval = 10 * time.Millisecond
 
 // Reexec makes hinit replace its program by the file binary; "" means the file of the present program. The services keep running.
 // Reexec waits until the new program answers, and returns this answer.
 func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error) {
-	ctx, cancel := context.WithTimeout(ctx, workTime)
+	ctx, cancel := context.WithTimeout(ctx, slowAnswerTimeout)
 	defer cancel()
 	q := post("re-execute hinit", "/v1/reexec", client.Reexec{Binary: binary})
 	was, err := ask[client.ReexecReply](ctx, c, q)
@@ -168,7 +168,7 @@ func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error)
 		select {
 		case <-ctx.Done():
 			return client.Init{}, withAction(ctx, q, &client.Error{Kind: client.KindTimeout, Message: "it has not come about in time"})
-		case <-time.After(reexecPoll):
+		case <-time.After(reexecPollInterval):
 		}
 	}
 }
@@ -176,7 +176,7 @@ func (c *Client) Reexec(ctx context.Context, binary string) (client.Init, error)
 // Examine makes hinit examine the data volume, which takes at most 8 seconds. If the volume doesn't answer, the result is a
 // finding and not an error.
 func (c *Client) Examine(ctx context.Context) (client.Findings, error) {
-	r, err := ask[client.ExamineReply](ctx, c, post("examine the data volume", "/v1/examine", nil).withLimit(workTime))
+	r, err := ask[client.ExamineReply](ctx, c, post("examine the data volume", "/v1/examine", nil).withLimit(slowAnswerTimeout))
 	return r.Findings, err
 }
 
@@ -193,11 +193,11 @@ func (c *Client) Health(ctx context.Context) (client.Health, error) { return c.P
 // connection because of too many connections counts as live. Otherwise an agent could have its container restarted by opening
 // many connections.
 func (c *Client) Probe(ctx context.Context, probe string) (client.Health, error) {
-	q := get("get the health", "/v1/health", url.Values{"probe": parameter(probe)})
-	q.mayBeBusy = probe == client.ProbeLive
+	q := get("get the health", "/v1/health", url.Values{"probe": optionalParameter(probe)})
+	q.acceptsBusy = probe == client.ProbeLive
 	h, err := ask[client.Health](ctx, c, q)
-	if e := (*client.Error)(nil); q.mayBeBusy && errors.As(err, &e) && e.Kind == client.KindBusy {
-		return client.Health{OK: true, Waiting: e.Message, Troubled: []string{}}, nil
+	if e := (*client.Error)(nil); q.acceptsBusy && errors.As(err, &e) && e.Kind == client.KindBusy {
+		return client.Health{OK: true, WaitingReason: e.Message, Troubled: []string{}}, nil
 	}
 	return h, err
 }
@@ -217,8 +217,8 @@ func (c *Client) Runs(ctx context.Context) ([]client.Run, error) {
 // Run returns one run. If wait is positive, it first waits, at most for that time, until no process of the run is alive. Run.End
 // is nil while a process is alive.
 func (c *Client) Run(ctx context.Context, id string, wait time.Duration) (client.Run, error) {
-	query := url.Values{"wait_ms": parameter(max(wait.Milliseconds(), 0))}
-	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).withLimit(answerTime+wait))
+	query := url.Values{"wait_ms": optionalParameter(max(wait.Milliseconds(), 0))}
+	return ask[client.Run](ctx, c, get(fmt.Sprintf("get run %q", id), "/v1/runs/"+url.PathEscape(id), query).withLimit(answerTimeout+wait))
 }
 
 // StopRun ends a run: by SIGTERM, and later by SIGKILL for the remaining processes. It returns when hinit has accepted the order.
@@ -236,7 +236,7 @@ func (c *Client) FollowRuns(ctx context.Context, fn func(client.Run) error) erro
 // service may call it.
 func (c *Client) SetStatusText(ctx context.Context, service, text string) error {
 	path := "/v1/services/" + url.PathEscape(service) + "/say"
-	return c.askNothing(ctx, post(fmt.Sprintf("say something of %q", service), path, client.StatusTextRequest{Text: text}).repeatable())
+	return c.askWithoutResult(ctx, post(fmt.Sprintf("say something of %q", service), path, client.StatusTextRequest{Text: text}).repeatable())
 }
 
 // Slots returns all slots, sorted by name. A slot is a service as the programs of s6 see it. If hinit doesn't emulate s6, the
@@ -256,7 +256,7 @@ func (c *Client) Slot(ctx context.Context, dir string) (client.Slot, error) {
 // this order. SlotControl returns when hinit has accepted them. If one letter is unknown, the error is ErrBadRequest, and no
 // command is carried out.
 func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
-	return c.askNothing(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
+	return c.askWithoutResult(ctx, post(fmt.Sprintf("control %q", dir), "/v1/slots/control", client.SlotControl{Dir: dir, Flags: flags}))
 }
 
 // SlotWait waits until a slot is in the state until, an option letter of s6-svwait. u is up, and U is up and ready. d is down,
@@ -265,17 +265,17 @@ func (c *Client) SlotControl(ctx context.Context, dir, flags string) error {
 //
 // If the slot won't reach the state by itself, the error has the kind permanent. Only ctx limits the wait.
 func (c *Client) SlotWait(ctx context.Context, dir, until string) (client.Slot, error) {
-	return c.askSlot(ctx, get(fmt.Sprintf("wait for %q", dir), "/v1/slots/wait", url.Values{"dir": {dir}, "until": {until}}).withLimit(slotWaitTime))
+	return c.askSlot(ctx, get(fmt.Sprintf("wait for %q", dir), "/v1/slots/wait", url.Values{"dir": {dir}, "until": {until}}).withLimit(slotWaitTimeout))
 }
 
-// slotWaitTime is so long that in practice only the caller's context ends the wait.
-const slotWaitTime = 100 * 365 * 24 * time.Hour
+// slotWaitTimeout is so long that in practice only the caller's context ends the wait.
+const slotWaitTimeout = 100 * 365 * 24 * time.Hour
 
 // ControlScanner carries out commands of s6-svscanctl. Each letter of flags, such as "an", is one command, and hinit carries them
 // out in this order. If they include a scan, hinit has read the scan directory when ControlScanner returns. It then supervises
 // new directories, and has told the services of removed directories to end.
 func (c *Client) ControlScanner(ctx context.Context, flags string) error {
-	return c.askNothing(ctx, post("scan the service directories", "/v1/slots/scan", client.SlotScan{Flags: flags}))
+	return c.askWithoutResult(ctx, post("scan the service directories", "/v1/slots/scan", client.ScannerControl{Flags: flags}))
 }
 
 func (c *Client) askSlot(ctx context.Context, q apiCall) (client.Slot, error) {
@@ -300,5 +300,5 @@ func (c *Client) Watch(ctx context.Context, fn func(client.StatusChange) error) 
 // Notify posts a notice: an event with a key and data. If the caller is a process of a service, the event contains the name of
 // this service.
 func (c *Client) Notify(ctx context.Context, n client.Notice) error {
-	return c.askNothing(ctx, post(fmt.Sprintf("post the notice %q", n.Key), "/v1/notices", n))
+	return c.askWithoutResult(ctx, post(fmt.Sprintf("post the notice %q", n.Key), "/v1/notices", n))
 }

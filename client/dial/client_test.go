@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// serve answers HTTP on a socket until the end of the test.
-func serve(t *testing.T, h http.HandlerFunc) *dial.Client {
+// serveHTTP answers HTTP on a socket until the end of the test.
+func serveHTTP(t *testing.T, h http.HandlerFunc) *dial.Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
@@ -63,8 +63,8 @@ func serve(t *testing.T, h http.HandlerFunc) *dial.Client {
 	return dial.New(socket)
 }
 
-// listen calls f for each connection, one after the other.
-func listen(t *testing.T, f func(net.Conn)) *dial.Client {
+// serveConns calls f for each connection, one after the other.
+func serveConns(t *testing.T, f func(net.Conn)) *dial.Client {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
@@ -92,14 +92,14 @@ func listen(t *testing.T, f func(net.Conn)) *dial.Client {
 
 func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 	var got string
-	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	c := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		got = strings.TrimSpace(r.Method + " " + r.RequestURI + " " + string(body))
 		if r.URL.Path == "/v1/rescan" {
 			w.WriteHeader(http.StatusNoContent)
 			return
 		}
-		w.Header().Set(client.DownHeader, "0")
+		w.Header().Set(client.ServicesDownHeader, "0")
 		_, _ = io.WriteString(w, "{}\n")
 	})
 	ctx := t.Context()
@@ -111,19 +111,19 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 		{"GET /v1/status?name=a&name=b+c", func() error { _, err := c.Status(ctx, "a", "b c"); return err }},
 		{"GET /v1/status?as=table&name=a", func() error { _, _, err := c.StatusTable(ctx, client.TableFormat{}, "a"); return err }},
 		{"GET /v1/services/a%2Fb%3F", func() error { _, err := c.Service(ctx, "a/b?"); return err }},
-		{`POST /v1/services/x/start {"wait":false}`, func() error { _, err := c.Start(ctx, "x", client.Wait{}); return err }},
-		{`POST /v1/services/x/stop {"wait":true}`, func() error { _, err := c.Stop(ctx, "x", client.Wait{Wait: true}); return err }},
+		{`POST /v1/services/x/start {"wait":false}`, func() error { _, err := c.Start(ctx, "x", client.WaitOptions{}); return err }},
+		{`POST /v1/services/x/stop {"wait":true}`, func() error { _, err := c.Stop(ctx, "x", client.WaitOptions{Wait: true}); return err }},
 		{
 			`POST /v1/services/x/restart {"wait":true,"timeout_ms":1500}`,
 			func() error {
-				_, err := c.Restart(ctx, "x", client.Wait{Wait: true, Timeout: 1500 * time.Millisecond})
+				_, err := c.Restart(ctx, "x", client.WaitOptions{Wait: true, Timeout: 1500 * time.Millisecond})
 				return err
 			},
 		},
 		{ // the timeout is rounded up to 1 ms, because 0 would mean the default
 			`POST /v1/services/x/start {"wait":true,"timeout_ms":1}`,
 			func() error {
-				_, err := c.Start(ctx, "x", client.Wait{Wait: true, Timeout: time.Microsecond})
+				_, err := c.Start(ctx, "x", client.WaitOptions{Wait: true, Timeout: time.Microsecond})
 				return err
 			},
 		},
@@ -137,11 +137,13 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 			func() error { return c.SlotControl(ctx, "/run/service/a", "du") },
 		},
 		{`POST /v1/slots/scan {"flags":"an"}`, func() error { return c.ControlScanner(ctx, "an") }},
-		{"GET /v1/events", func() error { return c.Events(ctx, client.EventOptions{}, noEvent) }},
-		{"GET /v1/events?last=0", func() error { return c.Events(ctx, client.EventOptions{Last: -1}, noEvent) }},
+		{"GET /v1/events", func() error { return c.Events(ctx, client.EventOptions{}, ignoreEvent) }},
+		{"GET /v1/events?last=0", func() error { return c.Events(ctx, client.EventOptions{MaxPast: -1}, ignoreEvent) }},
 		{
 			"GET /v1/events?follow=1&last=5&since=7",
-			func() error { return c.Events(ctx, client.EventOptions{Since: 7, Last: 5, Follow: true}, noEvent) },
+			func() error {
+				return c.Events(ctx, client.EventOptions{AfterSeq: 7, MaxPast: 5, Follow: true}, ignoreEvent)
+			},
 		},
 	} {
 		if err := tt.call(); err != nil {
@@ -153,12 +155,12 @@ func TestRequestsAreWhatTheServerExpects(t *testing.T) {
 	}
 }
 
-func noEvent(client.Event) error { return nil }
+func ignoreEvent(client.Event) error { return nil }
 
 func TestASlotIsAskedForByItsDirectory(t *testing.T) {
 	var got string
 	slots := `{"slots":[{"name":"a","pid":7}]}`
-	c := serve(t, func(w http.ResponseWriter, r *http.Request) {
+	c := serveHTTP(t, func(w http.ResponseWriter, r *http.Request) {
 		got = r.Method + " " + r.RequestURI
 		_, _ = io.WriteString(w, slots)
 	})
@@ -178,7 +180,7 @@ func TestASlotIsAskedForByItsDirectory(t *testing.T) {
 
 func TestErrorsKeepTheirKind(t *testing.T) {
 	var kind client.Kind
-	c := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+	c := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(http.StatusTeapot)
 		_ = json.NewEncoder(w).Encode(client.ErrorReply{Error: client.Error{Kind: kind, Message: "because"}})
 	})
@@ -188,7 +190,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 		client.KindFailed: nil, client.KindTimeout: nil, client.KindStopping: nil, client.KindInternal: nil,
 	} {
 		kind = k
-		_, err := c.Start(t.Context(), "coder", client.Wait{})
+		_, err := c.Start(t.Context(), "coder", client.WaitOptions{})
 		var e *client.Error
 		if !errors.As(err, &e) || e.Kind != k || e.Message != "because" || err.Error() != `cannot start "coder": because` {
 			t.Errorf("%s: got %#v", k, err)
@@ -204,7 +206,7 @@ func TestErrorsKeepTheirKind(t *testing.T) {
 func TestNamesThatNoPathCanHoldAreUnknown(t *testing.T) {
 	c := dial.New("/nowhere") // The client sends no request to this path.
 	for _, name := range []string{"", ".", ".."} {
-		if _, err := c.Stop(t.Context(), name, client.Wait{}); !errors.Is(err, client.ErrUnknown) {
+		if _, err := c.Stop(t.Context(), name, client.WaitOptions{}); !errors.Is(err, client.ErrUnknown) {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -212,7 +214,7 @@ func TestNamesThatNoPathCanHoldAreUnknown(t *testing.T) {
 
 func TestTheCallersContextEndsACall(t *testing.T) {
 	asked := make(chan struct{})
-	c := serve(t, func(_ http.ResponseWriter, r *http.Request) {
+	c := serveHTTP(t, func(_ http.ResponseWriter, r *http.Request) {
 		close(asked)
 		<-r.Context().Done()
 	})
@@ -229,9 +231,9 @@ func TestTheCallersContextEndsACall(t *testing.T) {
 
 func TestAHinitThatDoesNotAnswerIsUnreachable(t *testing.T) {
 	hold := make(chan struct{})
-	c := listen(t, func(net.Conn) { <-hold })
+	c := serveConns(t, func(net.Conn) { <-hold })
 	defer close(hold)
-	err := c.Ask(t.Context(), "/v1/status", 50*time.Millisecond)
+	err := c.RequestPath(t.Context(), "/v1/status", 50*time.Millisecond)
 	if !errors.Is(err, client.ErrUnreachable) || !strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("got %v", err)
 	}
@@ -251,7 +253,7 @@ func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
 		"half a body":   {"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"version\":", client.KindUnreachable},
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := listen(t, func(c net.Conn) {
+			c := serveConns(t, func(c net.Conn) {
 				_, _ = c.Read(make([]byte, 4096)) // The buffer holds the whole request.
 				_, _ = io.WriteString(c, tt.answer)
 			})
@@ -266,7 +268,7 @@ func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
 
 func TestABusyHinitIsAskedAgain(t *testing.T) {
 	var times atomic.Int32
-	c := listen(t, func(c net.Conn) {
+	c := serveConns(t, func(c net.Conn) {
 		if times.Add(1) < 3 { // This server answers without reading the request, as hinit does.
 			body := `{"error":{"kind":"busy","message":"too many"}}`
 			_, _ = fmt.Fprintf(c, "HTTP/1.1 503 Busy\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
@@ -284,21 +286,21 @@ func TestABusyHinitIsAskedAgain(t *testing.T) {
 func TestWhatIsCutWhileHinitIsReplacedIsAskedAgain(t *testing.T) {
 	for method, again := range map[string]bool{"status": true, "stop": true, "restart": false} {
 		var times atomic.Int32
-		c := listen(t, func(c net.Conn) {
+		c := serveConns(t, func(c net.Conn) {
 			_, _ = c.Read(make([]byte, 4096))
 			if times.Add(1) > 2 {
 				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
 			}
 		})
-		c.SetCutTime(40 * time.Second) // With this time, the limit on attempts ends the repetition.
+		c.SetCutRetryTimeout(40 * time.Second) // With this time, the limit on attempts ends the repetition.
 		var err error
 		switch method {
 		case "status":
 			_, err = c.Status(t.Context())
 		case "stop":
-			_, err = c.Stop(t.Context(), "coder", client.Wait{Wait: true, Timeout: time.Minute})
+			_, err = c.Stop(t.Context(), "coder", client.WaitOptions{Wait: true, Timeout: time.Minute})
 		case "restart":
-			_, err = c.Restart(t.Context(), "coder", client.Wait{Wait: true, Timeout: time.Minute})
+			_, err = c.Restart(t.Context(), "coder", client.WaitOptions{Wait: true, Timeout: time.Minute})
 		}
 		if again && (err != nil || times.Load() != 3) || !again && (!errors.Is(err, client.ErrUnreachable) || times.Load() != 1) {
 			t.Errorf("%s: %v after %d connections", method, err, times.Load())
@@ -311,14 +313,14 @@ func TestEventsEndAsTheStreamEnds(t *testing.T) {
 	chunk := func(s string) string { return fmt.Sprintf("%x\r\n%s\r\n", len(s), s) }
 	const head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 	stream := func(answer string) *dial.Client {
-		return listen(t, func(c net.Conn) {
+		return serveConns(t, func(c net.Conn) {
 			_, _ = c.Read(make([]byte, 4096))
 			_, _ = io.WriteString(c, answer)
 		})
 	}
 	collect := func(c *dial.Client) (seqs []uint64, lost uint64, err error) {
 		err = c.Events(t.Context(), client.EventOptions{Follow: true}, func(e client.Event) error {
-			if lost += e.Lost; e.Lost == 0 {
+			if lost += e.LostCount; e.LostCount == 0 {
 				seqs = append(seqs, e.Seq)
 			}
 			return nil

@@ -5,9 +5,9 @@ import (
 	"syscall"
 )
 
-// listenAs calls listen(2) as another user. Only the calling thread changes its user, and the thread ends with its
+// listenAsUser calls listen(2) as another user. Only the calling thread changes its user, and the thread ends with its
 // goroutine.
-func listenAs(fd, uid int) error {
+func listenAsUser(fd, uid int) error {
 	runtime.LockOSThread()
 	if _, _, errno := syscall.RawSyscall(syscall.SYS_SETRESUID, ^uintptr(0), uintptr(uid), ^uintptr(0)); errno != 0 {
 		return errno

@@ -23,18 +23,18 @@ import (
 // timeout.
 type Client struct {
 	// Returns the paths at which hinit may listen, best first; nil if the socket is fixed.
-	candidatePaths     func() []string
-	socket             atomic.Pointer[string] // Fixed socket, or the socket at which the last search has found hinit.
-	socketSearched     bool                   // Whether the socket comes from a search; then the client must check which user runs the server.
-	repeatTimeAfterCut time.Duration
+	candidatePaths  func() []string
+	socket          atomic.Pointer[string] // Fixed socket, or the socket at which the last search has found hinit.
+	socketSearched  bool                   // Whether the socket comes from a search; then the client must check which user runs the server.
+	cutRetryTimeout time.Duration
 }
 
-// connectTime limits one attempt to connect. Connecting to a Unix socket takes time only if the server's queue is full.
-const connectTime = 2 * time.Second
+// connectTimeout limits one attempt to connect. Connecting to a Unix socket takes time only if the server's queue is full.
+const connectTimeout = 2 * time.Second
 
 // New returns a client for the hinit that listens on socket, a path or an abstract "@name". It doesn't connect.
 func New(socket string) *Client {
-	c := &Client{repeatTimeAfterCut: repeatTime}
+	c := &Client{cutRetryTimeout: cutRetryTimeout}
 	c.socket.Store(&socket)
 	return c
 }
@@ -76,7 +76,7 @@ func (c *Client) Socket() string { return *c.socket.Load() }
 func (c *Client) CheckConnection() error {
 	conn, err := c.connect(context.Background())
 	if err != nil {
-		err.Doing = "reach hinit"
+		err.Action = "reach hinit"
 		return err
 	}
 	_ = conn.Close() // Nothing was sent on the connection.
@@ -137,9 +137,9 @@ func (c *Client) open(ctx context.Context, socket string) (net.Conn, *client.Err
 }
 
 // connect connects to a Unix socket. If the queue of the server is full, it waits for a place until the deadline of ctx, at most
-// for connectTime. net.Dial would fail at once, and an agent can keep the queue full. Cancelling ctx doesn't end the wait.
+// for connectTimeout. net.Dial would fail at once, and an agent can keep the queue full. Cancelling ctx doesn't end the wait.
 func connect(ctx context.Context, socket string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTime)
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	fd, err := syscall.Socket(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -27,7 +27,7 @@ func TestDialTakesTheFirstThatListens(t *testing.T) {
 	}
 	dead.SetUnlinkOnClose(false)
 	_ = dead.Close()
-	alive := serve(t, nil).Socket()
+	alive := serveHTTP(t, nil).Socket()
 	missing := filepath.Join(dir, "missing")
 
 	c, err := dial.Dial([]string{missing, stale, alive})
@@ -54,7 +54,7 @@ func TestTheInitIsFoundWhereItListensNow(t *testing.T) {
 	c := dial.ForThisContainer("", func(name string) (string, bool) { return dir, name == "HINIT_RUNTIME_DIR" })
 	for _, home := range []string{"/first", "/second"} {
 		t.Run(home, func(t *testing.T) { // The server ends with the subtest, so each subtest needs a new one.
-			alive := serve(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"init":{"home":"`+home+`"}}`) })
+			alive := serveHTTP(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"init":{"home":"`+home+`"}}`) })
 			dir = filepath.Dir(alive.Socket())
 			if err := os.Symlink("s", dir+"/control.sock"); err != nil {
 				t.Fatal(err)
@@ -67,22 +67,24 @@ func TestTheInitIsFoundWhereItListensNow(t *testing.T) {
 	}
 }
 
-// asUser runs this test binary as another user, and returns its output. It needs root.
-func asUser(t *testing.T, uid int, env ...string) string { return asUserIn(t, "", uid, env...) }
-
-// asUserIn is asUser with another root directory; "" means the present one.
-func asUserIn(t *testing.T, root string, uid int, env ...string) string {
-	t.Helper()
-	return start(t, []string{"test"}, &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}, env)
+// runAsUser runs this test binary as another user, and returns its output. It needs root.
+func runAsUser(t *testing.T, uid int, env ...string) string {
+	return runAsUserInRoot(t, "", uid, env...)
 }
 
-// asProcess1 runs this test binary with a command line as process 1 of a PID namespace.
-func asProcess1(t *testing.T, argv []string, env ...string) string {
+// runAsUserInRoot is runAsUser with another root directory; "" means the present one.
+func runAsUserInRoot(t *testing.T, root string, uid int, env ...string) string {
 	t.Helper()
-	return start(t, argv, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}, append(env, "CLIENT_TEST_PROC=1"))
+	return runTestBinary(t, []string{"test"}, &syscall.SysProcAttr{Chroot: root, Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(uid)}}, env)
 }
 
-func start(t *testing.T, argv []string, as *syscall.SysProcAttr, env []string) string {
+// runAsPID1 runs this test binary with a command line as process 1 of a PID namespace.
+func runAsPID1(t *testing.T, argv []string, env ...string) string {
+	t.Helper()
+	return runTestBinary(t, argv, &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}, append(env, "CLIENT_TEST_PROC=1"))
+}
+
+func runTestBinary(t *testing.T, argv []string, as *syscall.SysProcAttr, env []string) string {
 	t.Helper()
 	testkit.NeedRoot(t)
 	r, w, err := os.Pipe()
@@ -103,11 +105,11 @@ func start(t *testing.T, argv []string, as *syscall.SysProcAttr, env []string) s
 }
 
 func TestDialTellsAForbiddenSocket(t *testing.T) {
-	private := serve(t, nil).Socket()
+	private := serveHTTP(t, nil).Socket()
 	if err := os.Chmod(filepath.Dir(private), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	out := asUser(t, 65534, "CLIENT_TEST_DIAL=/missing/socket|"+private)
+	out := runAsUser(t, 65534, "CLIENT_TEST_DIAL=/missing/socket|"+private)
 	if !strings.HasPrefix(out, "true false cannot reach hinit: this user may not open") {
 		t.Errorf("got %s", out)
 	}
@@ -127,7 +129,7 @@ func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 		t.Fatal(err)
 	}
 	listening := make(chan error, 1)
-	go func() { listening <- listenAs(fd, 65534) }() // The thread of this goroutine becomes uid 65534 and ends with the goroutine.
+	go func() { listening <- listenAsUser(fd, 65534) }() // The thread of this goroutine becomes uid 65534 and ends with the goroutine.
 	if err := <-listening; err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +142,7 @@ func TestAStrangerThatExchangesTheSocketIsNotTrusted(t *testing.T) {
 // container's init, which it can reach through shared abstract sockets or /proc.
 func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 	testkit.NeedRoot(t)
-	socket, root := serve(t, nil).Socket(), t.TempDir()
+	socket, root := serveHTTP(t, nil).Socket(), t.TempDir()
 	mounted := func(what, at string, flags uintptr) {
 		if err := syscall.Mount(what, at, "tmpfs", flags, ""); err != nil {
 			testkit.SkipOrFail(t, err.Error())
@@ -171,14 +173,14 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 			mounted("/"+e.Name(), at, syscall.MS_BIND)
 		}
 	}
-	if dir := testkit.InMemory(); dir != "" { // With -short, the socket is on its own mount.
+	if dir := testkit.MemoryDir(); dir != "" { // With -short, the socket is on its own mount.
 		mounted(dir, root+dir, syscall.MS_BIND)
 	}
-	if out := asUserIn(t, root, 0, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false true") || !strings.Contains(out, "of another container") {
+	if out := runAsUserInRoot(t, root, 0, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false true") || !strings.Contains(out, "of another container") {
 		t.Errorf("its socket by a shared path: %s", out)
 	}
 	through := "/proc/" + strconv.Itoa(os.Getpid()) + "/root" + socket
-	if out := asUserIn(t, root, 0, "CLIENT_TEST_DIAL="+through); !strings.HasPrefix(out, "false false") {
+	if out := runAsUserInRoot(t, root, 0, "CLIENT_TEST_DIAL="+through); !strings.HasPrefix(out, "false false") {
 		t.Errorf("its socket on purpose: %s", out)
 	}
 }
@@ -186,11 +188,11 @@ func TestAnInitOfAnotherContainerDoesNotAnswer(t *testing.T) {
 // TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace checks that a client does
 // not talk to another container's init if both mount one emptyDir on /run.
 func TestTheInitOfAnotherContainerDoesNotAnswerWithoutASharedPIDNamespace(t *testing.T) {
-	socket := serve(t, nil).Socket()
-	if out := asProcess1(t, []string{"hinit", "init"}, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false true") || !strings.Contains(out, "the init of another container listens there") {
+	socket := serveHTTP(t, nil).Socket()
+	if out := runAsPID1(t, []string{"hinit", "init"}, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false true") || !strings.Contains(out, "the init of another container listens there") {
 		t.Errorf("beside an init: %s", out)
 	}
-	if out := asProcess1(t, []string{"sleep"}, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false false") {
+	if out := runAsPID1(t, []string{"sleep"}, "CLIENT_TEST_DIAL="+socket); !strings.HasPrefix(out, "false false") {
 		t.Errorf("in a container without an init: %s", out)
 	}
 }
@@ -217,7 +219,7 @@ func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 		t.Errorf("one's own: %v", err)
 	}
 	if os.Geteuid() == 0 {
-		if out := asUser(t, 65534, "CLIENT_TEST_DIAL="+name); !strings.HasPrefix(out, "false false") {
+		if out := runAsUser(t, 65534, "CLIENT_TEST_DIAL="+name); !strings.HasPrefix(out, "false false") {
 			t.Errorf("root's: %s", out)
 		}
 	}
@@ -236,7 +238,7 @@ func TestAnAbstractNameThatAStrangerTookIsNotTrusted(t *testing.T) {
 		}
 		err := syscall.Bind(fd, &syscall.SockaddrUnix{Name: stranger})
 		if err == nil {
-			err = listenAs(fd, 65534)
+			err = listenAsUser(fd, 65534)
 		}
 		listening <- err
 	}()

@@ -17,7 +17,7 @@ func Example() {
 		fmt.Fprintln(os.Stderr, err)
 		return
 	}
-	s, err := c.Restart(context.Background(), "coder", client.Wait{Wait: true, Timeout: time.Minute})
+	s, err := c.Restart(context.Background(), "coder", client.WaitOptions{Wait: true, Timeout: time.Minute})
 	switch {
 	case errors.Is(err, client.ErrUnknown):
 		fmt.Println("there is no coder")

@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	// answerTime is the default time limit for an answer.
-	answerTime = 10 * time.Second
-	// workTime is the time limit for an answer for which hinit must read many files.
-	workTime = time.Minute
-	// longestWait is the longest default time that hinit waits for the effect of a command.
-	longestWait = 40 * time.Second
+	// answerTimeout is the default time limit for an answer.
+	answerTimeout = 10 * time.Second
+	// slowAnswerTimeout is the time limit for an answer for which hinit must read many files.
+	slowAnswerTimeout = time.Minute
+	// maxEffectWait is the longest default time that hinit waits for the effect of a command.
+	maxEffectWait = 40 * time.Second
 	// maxReply is the maximum size of an answer in bytes. The limit exists because another program may listen on the socket.
 	maxReply = 64 << 20
-	// busyPause is the pause between two attempts while hinit has too many connections.
-	busyPause = 100 * time.Millisecond
-	// repeatTime is how long a request is repeated after its connection was cut.
-	repeatTime = time.Second
+	// busyRetryPause is the pause between two attempts while hinit has too many connections.
+	busyRetryPause = 100 * time.Millisecond
+	// cutRetryTimeout is how long a request is repeated after its connection was cut.
+	cutRetryTimeout = time.Second
 )
 
 // apiCall is one request of the control API.
@@ -38,26 +38,26 @@ type apiCall struct {
 	body         any           // Body of the request; nil for none.
 	mayRepeat    bool          // Whether the request may be sent more than once.
 	limit        time.Duration // Time limit for the whole answer.
-	mayBeBusy    bool          // Whether the caller accepts the answer that hinit is busy, so that the request is not repeated.
+	acceptsBusy  bool          // Whether the caller accepts the answer that hinit is busy, so that the request is not repeated.
 }
 
 func get(doing, path string, query url.Values) apiCall {
 	if text := query.Encode(); text != "" {
 		path += "?" + text
 	}
-	return apiCall{action: doing, method: http.MethodGet, path: path, mayRepeat: true, limit: answerTime}
+	return apiCall{action: doing, method: http.MethodGet, path: path, mayRepeat: true, limit: answerTimeout}
 }
 
-// switchParameter returns the values of a boolean query parameter.
-func switchParameter(is bool) []string {
+// boolParameter returns the values of a boolean query parameter.
+func boolParameter(is bool) []string {
 	if is {
 		return []string{"1"}
 	}
 	return nil
 }
 
-// parameter returns the values of a query parameter: none if value is zero, and otherwise the value.
-func parameter[T comparable](value T) []string {
+// optionalParameter returns the values of a query parameter: none if value is zero, and otherwise the value.
+func optionalParameter[T comparable](value T) []string {
 	if value == *new(T) {
 		return nil
 	}
@@ -65,7 +65,7 @@ func parameter[T comparable](value T) []string {
 }
 
 func post(doing, path string, body any) apiCall {
-	return apiCall{action: doing, method: http.MethodPost, path: path, body: body, limit: answerTime}
+	return apiCall{action: doing, method: http.MethodPost, path: path, body: body, limit: answerTimeout}
 }
 
 // withLimit returns a copy of q with a time limit.
@@ -134,8 +134,8 @@ func ask[T any](ctx context.Context, c *Client, q apiCall) (answer T, err error)
 	return answer, nil
 }
 
-// askNothing sends a request whose answer has no content.
-func (c *Client) askNothing(ctx context.Context, q apiCall) error {
+// askWithoutResult sends a request whose answer has no content.
+func (c *Client) askWithoutResult(ctx context.Context, q apiCall) error {
 	r, err := c.send(ctx, q)
 	if err == nil {
 		r.close()
@@ -149,12 +149,12 @@ func (c *Client) askNothing(ctx context.Context, q apiCall) error {
 // request.
 func (c *Client) retryTime(q apiCall, e *client.Error) time.Duration {
 	switch {
-	case e.Kind == client.KindBusy && !q.mayBeBusy:
-		return min(q.limit, answerTime)
+	case e.Kind == client.KindBusy && !q.acceptsBusy:
+		return min(q.limit, answerTimeout)
 	case e.Kind == client.KindReplaced && q.mayRepeat:
 		return q.limit
-	case e.Cut && q.mayRepeat:
-		return min(q.limit, c.repeatTimeAfterCut)
+	case e.ConnectionLost && q.mayRepeat:
+		return min(q.limit, c.cutRetryTimeout)
 	}
 	return 0
 }
@@ -168,17 +168,17 @@ func (c *Client) send(ctx context.Context, q apiCall) (*reply, error) {
 		switch {
 		case err == nil:
 			return r, nil
-		case err.Cut && cut == nil:
+		case err.ConnectionLost && cut == nil:
 			begin = time.Now() // Count from now, because the first attempt may have waited long.
 			cut = err
-		case cut != nil && err.Kind == client.KindUnreachable && !err.Cut:
+		case cut != nil && err.Kind == client.KindUnreachable && !err.ConnectionLost:
 			return nil, withAction(ctx, q, cut) // hinit may have received the first attempt, so return the first error.
 		}
 		if time.Since(begin) > c.retryTime(q, err) {
 			return nil, withAction(ctx, q, err)
 		}
 		select {
-		case <-time.After(busyPause):
+		case <-time.After(busyRetryPause):
 		case <-ctx.Done():
 			return nil, withAction(ctx, q, err)
 		}
@@ -214,7 +214,7 @@ func (c *Client) exchange(ctx context.Context, q apiCall) (*reply, *client.Error
 	}
 	if response.StatusCode < 200 || response.StatusCode > 299 {
 		defer end()
-		return nil, c.refusal(response)
+		return nil, c.decodeError(response)
 	}
 	return &reply{Reader: response.Body, header: response.Header, close: end, clearDeadline: func() { _ = conn.SetDeadline(time.Time{}) }}, nil
 }
@@ -235,7 +235,7 @@ func (q apiCall) request(ctx context.Context) (*http.Request, error) {
 	return r, err
 }
 
-func (c *Client) refusal(response *http.Response) *client.Error {
+func (c *Client) decodeError(response *http.Response) *client.Error {
 	var e client.ErrorReply
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxReply)).Decode(&e); err != nil || e.Error.Kind == "" {
 		return &client.Error{
@@ -254,13 +254,13 @@ func (c *Client) exchangeError(err error) *client.Error {
 		return &client.Error{Kind: client.KindUnreachable, Message: fmt.Sprintf("hinit does not answer on %q", c.Socket()), Cause: err}
 	case network != nil, errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
 		message := fmt.Sprintf("hinit went away from %q while it was asked (%v)", c.Socket(), withoutAddress(err))
-		return &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err, Cut: true}
+		return &client.Error{Kind: client.KindUnreachable, Message: message, Cause: err, ConnectionLost: true}
 	}
 	return &client.Error{Kind: client.KindInternal, Message: fmt.Sprintf("%q does not answer as hinit does (%v)", c.Socket(), err), Cause: err}
 }
 
-// Reason returns an error without the failed action, for a message that already names the action.
-func Reason(err error) error {
+// WithoutAction returns an error without the failed action, for a message that already names the action.
+func WithoutAction(err error) error {
 	if said, is := errors.AsType[*client.Error](err); is {
 		return errors.New(said.Message)
 	}
@@ -272,6 +272,6 @@ func withAction(ctx context.Context, q apiCall, e *client.Error) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("cannot %s: %w", q.action, context.Cause(ctx))
 	}
-	e.Doing = q.action
+	e.Action = q.action
 	return e
 }

@@ -19,7 +19,7 @@ import (
 	"hinit/internal/trust"
 )
 
-var verb = cmdline.Verb{
+var serveVerb = cmdline.Verb{
 	Program: "hinit-actions", Name: "serve", Args: "[--config FILE] [--state FILE]",
 	Summary: "carry out what hinit.yaml wants done after events of services (on)",
 	Help: `hinit runs it as the service hinit-actions where the file has actions. A changed file counts at once. What is to be done is kept in a file
@@ -28,7 +28,7 @@ until it is done, so it is done at least once.`,
 
 func main() {
 	ctx, stop := cmdline.InterruptibleContext()
-	code := cmdline.WithOutput(func(out io.Writer) int { return run(ctx, os.Args[1:], out, os.Stderr) })
+	code := cmdline.RunWithOutput(func(out io.Writer) int { return run(ctx, os.Args[1:], out, os.Stderr) })
 	stop()
 	os.Exit(code)
 }
@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if len(args) > 0 && args[0] == "serve" {
 		args = args[1:]
 	}
-	c := cmdline.NewCall(verb, args, out, errs)
+	c := cmdline.NewCall(serveVerb, args, out, errs)
 	path := c.Flags.String("config", "", "the configuration `FILE`; as hinit finds it when not given")
 	plain := c.Flags.Bool("plain", false, "the file is that of hinit run")
 	file := c.Flags.String("state", os.Getenv("HINIT_ACTIONS_STATE"),
@@ -48,16 +48,16 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	if _, code, ok := c.Parse(0, 0); !ok {
 		return code
 	}
-	rules := &ruleFile{options: config.Options{Path: *path, ServicesOnly: *plain}, path: *path}
+	rules := &configFile{options: config.Options{Path: *path, ServicesOnly: *plain}, path: *path}
 	cfg, err := rules.read()
 	if err != nil {
-		return c.Fail(cmdline.Failed, "cannot carry out actions: %v; the user that they run as has to be able to read the file", err)
+		return c.Fail(cmdline.ExitFailed, "cannot carry out actions: %v; the user that they run as has to be able to read the file", err)
 	}
 	if *file == "" {
 		*file = filepath.Join(cfg.Home, ".hinit-actions.json")
 	}
 	if err := checkTrusted(cfg, *plain, cfg.Path, *file); err != nil {
-		return c.Fail(cmdline.Failed, "cannot carry out actions: %v", err)
+		return c.Fail(cmdline.ExitFailed, "cannot carry out actions: %v", err)
 	}
 	rules.size = -1 // the first call of readIfChanged must return the configuration
 	host, _ := os.Hostname()
@@ -65,7 +65,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		Watch:      dial.ForThisContainer(cfg.Control.Socket, os.LookupEnv).Watch,
 		ReadConfig: rules.readIfChanged, StateFile: *file, Host: host, Log: slog.New(slog.NewTextHandler(errs, nil)),
 	}
-	return c.Failed("carry out actions", r.Run(ctx))
+	return c.ReportError("carry out actions", r.Run(ctx))
 }
 
 // checkTrusted returns an error if a user other than root or the current user can change or make one of the files in paths.
@@ -89,18 +89,18 @@ func checkTrusted(cfg *config.Config, plain bool, paths ...string) error {
 	return nil
 }
 
-// ruleFile is the configuration file, which is read again after a change.
-type ruleFile struct {
+// configFile is the configuration file, which is read again after a change.
+type configFile struct {
 	options config.Options
 	path    string
 	size    int64
-	changed time.Time
+	modTime time.Time
 }
 
 // readIfChanged returns the configuration if its file has changed since the last call, and otherwise nil.
-func (r *ruleFile) readIfChanged() (*config.Config, error) {
+func (r *configFile) readIfChanged() (*config.Config, error) {
 	fi, err := os.Stat(r.path)
-	if err == nil && fi.Size() == r.size && fi.ModTime().Equal(r.changed) {
+	if err == nil && fi.Size() == r.size && fi.ModTime().Equal(r.modTime) {
 		return nil, nil
 	}
 	return r.read()
@@ -108,10 +108,10 @@ func (r *ruleFile) readIfChanged() (*config.Config, error) {
 
 // read reads the configuration. It first records the size and time of the file, so that even an invalid file is not read again
 // until it changes.
-func (r *ruleFile) read() (*config.Config, error) {
+func (r *configFile) read() (*config.Config, error) {
 	for {
 		if fi, err := os.Stat(r.path); err == nil {
-			r.size, r.changed = fi.Size(), fi.ModTime()
+			r.size, r.modTime = fi.Size(), fi.ModTime()
 		}
 		c, err := config.Load(r.options)
 		if err != nil || c.Path == r.path {

@@ -17,11 +17,11 @@ import (
 )
 
 func main() {
-	os.Exit(cmdline.WithOutput(func(out io.Writer) int { return run(os.Args[1:], out, os.Stderr) }))
+	os.Exit(cmdline.RunWithOutput(func(out io.Writer) int { return run(os.Args[1:], out, os.Stderr) }))
 }
 
-var verb = cmdline.Verb{
-	Program: "hinit", Name: "import", Args: "FILE|DIR [--from FORMAT] [-o FILE]", Doing: "import a configuration",
+var importVerb = cmdline.Verb{
+	Program: "hinit", Name: "import", Args: "FILE|DIR [--from FORMAT] [-o FILE]", Action: "import a configuration",
 	Summary: "write hinit.yaml from the configuration of another supervisor",
 	Help: `It takes supervisord.conf, process-compose.yaml, a compose file of Docker, a layer of pebble or a
 directory of them, a unit of systemd or a directory of them, and service directories or source
@@ -33,7 +33,7 @@ process-compose.yaml becomes an env_file of each service.`,
 // run converts one configuration and returns the exit code. show.Line escapes the texts of the files, because the files are not
 // trusted.
 func run(args []string, out, errs io.Writer) int {
-	c := cmdline.NewCall(verb, args, out, errs)
+	c := cmdline.NewCall(importVerb, args, out, errs)
 	from := ""
 	c.Flags.Func("from", "the `FORMAT` of the file: supervisord, process-compose, compose, pebble, s6 or systemd; it is found out where this is missing", func(text string) error {
 		if !slices.Contains(imports.Formats, text) {
@@ -50,18 +50,18 @@ func run(args []string, out, errs io.Writer) int {
 	doing := fmt.Sprintf("import %q", words[0])
 	result, err := imports.Convert(words[0], from)
 	for _, n := range result.Notes {
-		fmt.Fprintln(errs, show.Line(n.String()))
+		fmt.Fprintln(errs, show.EscapeLine(n.String()))
 	}
 	if err != nil {
-		return c.Failed(doing, err)
+		return c.ReportError(doing, err)
 	}
 	if *file == "" {
 		_, err := out.Write(result.YAML)
-		return c.Failed(doing, err)
+		return c.ReportError(doing, err)
 	}
 	if err := wholefile.WriteNew(*file, result.YAML); err != nil {
-		return c.Failed(doing, err)
+		return c.ReportError(doing, err)
 	}
-	fmt.Fprintf(out, "wrote %s from %s; notes above: %d; to try it: hinit run -c %s\n", show.Line(*file), result.Format, len(result.Notes), show.Line(*file))
-	return cmdline.Done
+	fmt.Fprintf(out, "wrote %s from %s; notes above: %d; to try it: hinit run -c %s\n", show.EscapeLine(*file), result.Format, len(result.Notes), show.EscapeLine(*file))
+	return cmdline.ExitDone
 }

@@ -34,7 +34,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "hinit-kanban:", err)
 		os.Exit(1)
 	}
-	os.Exit(cmdline.WithOutput(func(out io.Writer) int { return cli.NewTerminal(out).Main(os.Args[1:]) }))
+	os.Exit(cmdline.RunWithOutput(func(out io.Writer) int { return cli.NewTerminal(out).Main(os.Args[1:]) }))
 }
 
 // becomeAgent changes from root to the agent's user, because the board and its directories belong to the agent. As root, this

@@ -13,10 +13,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-const mainEnv = "KANBAN_TEST_MAIN"
+const testMainVar = "KANBAN_TEST_MAIN"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(mainEnv) != "" {
+	if os.Getenv(testMainVar) != "" {
 		main()
 	}
 	os.Exit(m.Run())
@@ -46,7 +46,7 @@ func TestTheAgentTypedIntoRootsShellThroughTheBoard(t *testing.T) {
 		t.Fatal(err)
 	}
 	shell := exec.Command("/bin/sh", "-c", `"$0" swarm x 7</etc/shadow; echo over`, self)
-	shell.Env = []string{mainEnv + "=1", "HERMES_BIN=" + agent, "HERMES_HOME=" + home, "HOME=" + home, "PATH=" + os.Getenv("PATH")}
+	shell.Env = []string{testMainVar + "=1", "HERMES_BIN=" + agent, "HERMES_HOME=" + home, "HOME=" + home, "PATH=" + os.Getenv("PATH")}
 	shell.Stdin, shell.Stdout, shell.Stderr = slave, slave, slave
 	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := errors.Join(shell.Start(), slave.Close()); err != nil {

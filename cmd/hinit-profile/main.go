@@ -34,7 +34,7 @@ func main() {
 	// isolated either.
 	err := landlock.V3.BestEffort().RestrictPaths(landlock.RWDirs(".", os.Args[2]))
 	if err == nil {
-		err = backup(os.Args[1], filepath.Join(os.Args[2], os.Args[1]))
+		err = backupDatabase(os.Args[1], filepath.Join(os.Args[2], os.Args[1]))
 	}
 	if err != nil {
 		fail(fmt.Errorf("cannot copy database %s: %w", os.Args[1], err))
@@ -46,8 +46,8 @@ func fail(err error) {
 	os.Exit(1)
 }
 
-// backup copies a database while other processes may use it. It waits up to ten seconds for a locked database.
-func backup(from, to string) error {
+// backupDatabase copies a database while other processes may use it. It waits up to ten seconds for a locked database.
+func backupDatabase(from, to string) error {
 	address := func(path, query string) string {
 		path, _ = filepath.Abs(path)
 		return (&url.URL{Scheme: "file", Path: path, RawQuery: query + "&_pragma=cache_size(-512)"}).String()

@@ -37,15 +37,15 @@ func main() {
 func run(verb string, args []string) (code int, err error) {
 	switch {
 	case verb == "gate" && len(args) > 0:
-		return 0, gate.Wait(args[0], args[1:])
+		return 0, gate.WaitAndExec(args[0], args[1:])
 	case verb == "gate-init" && len(args) > 0:
-		return gate.Init(args[0], args[1:])
+		return gate.WaitAndRunInit(args[0], args[1:])
 	case verb == "mkdir" && len(args) == 1:
 		return 0, gate.EnterDir(args[0], unix.RESOLVE_NO_XDEV)
 	case verb == "check":
-		return 0, gate.Check(args, os.Stdin, os.Stdout)
+		return 0, gate.ServeCheck(args, os.Stdin, os.Stdout)
 	case verb == "serve" && len(args) == 1:
-		if err = inside.Serve(args[0]); errors.Is(err, inside.ErrServed) {
+		if err = inside.Serve(args[0]); errors.Is(err, inside.ErrAlreadyServed) {
 			err = nil
 		}
 	case verb == "attach" && len(args) > 0:

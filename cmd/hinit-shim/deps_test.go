@@ -8,9 +8,9 @@ import (
 	"testing"
 )
 
-// forbidden lists packages that the shim must not link, with the reasons. The shim runs as root, before every command of the
-// agent.
-var forbidden = map[string]string{
+// forbiddenPackages lists packages that the shim must not link, with the reasons. The shim runs as root, before every command of
+// the agent.
+var forbiddenPackages = map[string]string{
 	"runtime/cgo":              "the shim is static: it runs in any image",
 	"os/user":                  "internal/account reads the same files without cgo and NSS",
 	"os/exec":                  "the shim replaces itself and starts nothing",
@@ -30,8 +30,8 @@ var forbidden = map[string]string{
 	"github.com/docker/docker": "never in a binary of PID 1's container",
 }
 
-// parts lists all packages outside the standard library that the shim links.
-var parts = []string{"hinit/cmd/hinit-shim", "hinit/shim", "hinit/shim/agentuser", "hinit/shim/identity", "hinit/shim/lifecycle", "hinit/internal/account", "hinit/internal/trust", "golang.org/x/sys/unix"}
+// linkedPackages lists all packages outside the standard library that the shim links.
+var linkedPackages = []string{"hinit/cmd/hinit-shim", "hinit/shim", "hinit/shim/agentuser", "hinit/shim/identity", "hinit/shim/lifecycle", "hinit/internal/account", "hinit/internal/trust", "golang.org/x/sys/unix"}
 
 func TestDependencies(t *testing.T) {
 	cmd := exec.Command("go", "list", "-deps", ".")
@@ -45,10 +45,10 @@ func TestDependencies(t *testing.T) {
 		t.Fatalf("go list names only %q", deps)
 	}
 	for _, dep := range deps {
-		if standard := !strings.Contains(dep, ".") && !strings.HasPrefix(dep, "hinit/"); !standard && !slices.Contains(parts, dep) {
+		if standard := !strings.Contains(dep, ".") && !strings.HasPrefix(dep, "hinit/"); !standard && !slices.Contains(linkedPackages, dep) {
 			t.Errorf("the shim reaches %s, which is not one of its parts", dep)
 		}
-		for pkg, why := range forbidden {
+		for pkg, why := range forbiddenPackages {
 			if dep == pkg || strings.HasPrefix(dep, pkg+"/") {
 				t.Errorf("the shim reaches %s: %s", dep, why)
 			}

@@ -36,18 +36,18 @@ func run(argv []string) int {
 		code, err := limits.Main(argv)
 		fmt.Fprintln(os.Stderr, "[hinit]", err)
 		return code
-	case boot.ProgramName: // PID 1 starts this program at boot
+	case boot.BootProgramName: // PID 1 starts this program at boot
 		if len(argv) > 1 {
 			return identity.Main(argv[1], os.Stdout)
 		}
 		return volume.Main(os.Stdin, os.Stdout)
-	case agentuser.NativeName:
+	case agentuser.NativeArgv0:
 		call := agentcli.Call{
 			Args: argv[1:], Env: os.Environ(), Err: os.Stderr,
-			Dial: func() (agentcli.Supervisor, error) { return cmdline.Dial(os.LookupEnv) },
-			List: func() int { return tools.Main([]string{"profile", "list"}) },
+			Dial:         func() (agentcli.Supervisor, error) { return cmdline.Dial(os.LookupEnv) },
+			ListProfiles: func() int { return tools.Main([]string{"profile", "list"}) },
 		}
-		return cmdline.WithOutput(func(out io.Writer) int {
+		return cmdline.RunWithOutput(func(out io.Writer) int {
 			call.Out = out
 			return call.Main()
 		})

@@ -23,7 +23,7 @@ The header Authorization of HTTP requests is what HINIT_FORWARD_AUTHORIZATION sa
 
 func runForward(ctx context.Context, c *cmdline.Call) int {
 	const doing = "send the logs"
-	to := c.Flags.String("to", c.Variable("HINIT_FORWARD_TO", ""), "where to, `URL` (HINIT_FORWARD_TO)")
+	to := c.Flags.String("to", c.EnvOr("HINIT_FORWARD_TO", ""), "where to, `URL` (HINIT_FORWARD_TO)")
 	state := c.Flags.String("state", stateFile(c.Env, "."), "`FILE` of what has been sent (HINIT_FORWARD_STATE; .hinit-forward.json in the data directory)")
 	mask := c.Flags.Bool("mask", true, "hide secrets of known shapes; --mask=false sends lines as they are")
 	var except cmdline.ListFlag
@@ -32,15 +32,15 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 		return code
 	}
 	if *to == "" {
-		return c.Fail(cmdline.WrongUsage, "cannot %s: no receiver is named; set HINIT_FORWARD_TO, or see: hinit forward --help", doing)
+		return c.Fail(cmdline.ExitUsage, "cannot %s: no receiver is named; set HINIT_FORWARD_TO, or see: hinit forward --help", doing)
 	}
-	sink, err := forward.NewSink(*to, c.Variable("HINIT_FORWARD_AUTHORIZATION", ""))
+	sink, err := forward.NewSink(*to, c.EnvOr("HINIT_FORWARD_AUTHORIZATION", ""))
 	if err != nil {
-		return c.Fail(cmdline.WrongUsage, "%v", err)
+		return c.Fail(cmdline.ExitUsage, "%v", err)
 	}
 	path, err := filepath.Abs(*state)
 	if err != nil {
-		return c.Failed(doing, err)
+		return c.ReportError(doing, err)
 	}
 	h := newSource(c.Env)
 	f := &forward.Forwarder{
@@ -49,8 +49,8 @@ func runForward(ctx context.Context, c *cmdline.Call) int {
 	}
 	f.Log.Info("sending", "to", strings.SplitN(*to, "?", 2)[0], "state", path)
 	err = f.Run(ctx)
-	f.Log.Info("ended", "sent", f.Counts().Sent, "refused", f.Counts().Refused, "gaps", f.Counts().Gaps, "failures", f.Counts().Failures)
-	return c.Failed(doing, err)
+	f.Log.Info("ended", "sent", f.Counts().Sent, "refused", f.Counts().RefusedRecords, "gaps", f.Counts().Gaps, "failures", f.Counts().Failures)
+	return c.ReportError(doing, err)
 }
 
 // stateFile returns the path of the state file of hinit forward, which contains the positions in the logs.

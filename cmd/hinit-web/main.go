@@ -38,7 +38,7 @@ func verbs() []verb { return []verb{serveVerb, metricsVerb, forwardVerb} }
 
 func main() {
 	ctx, stop := cmdline.InterruptibleContext()
-	code := cmdline.WithOutput(func(out io.Writer) int { return run(ctx, os.Args[1:], out, os.Stderr) })
+	code := cmdline.RunWithOutput(func(out io.Writer) int { return run(ctx, os.Args[1:], out, os.Stderr) })
 	stop()
 	os.Exit(code)
 }
@@ -48,7 +48,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	switch {
 	case slices.Contains([]string{"help", "-h", "--help", "-help"}, name):
 		help(out)
-		return cmdline.Done
+		return cmdline.ExitDone
 	case strings.HasPrefix(name, "-"):
 		args, name = append([]string{"web"}, args...), "web"
 	case name == "serve":
@@ -60,7 +60,7 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		}
 	}
 	help(errs)
-	return cmdline.WrongUsage
+	return cmdline.ExitUsage
 }
 
 func help(w io.Writer) {
@@ -85,14 +85,14 @@ func printMetrics(ctx context.Context, c *cmdline.Call) int {
 	}
 	h := newSource(c.Env)
 	if err := metrics.Write(c.Out, newCollector(ctx, h, *most)); err != nil {
-		return c.Failed("print the metrics", err)
+		return c.ReportError("print the metrics", err)
 	}
-	return c.Failed("ask hinit", h.CheckConnection())
+	return c.ReportError("ask hinit", h.CheckConnection())
 }
 
 func newCollector(ctx context.Context, h *hinitSource, most int) *metrics.Collector {
 	return &metrics.Collector{
-		Source: h, Proc: h.procPath, ForwardCounters: h.forwardCounters, MaxServices: most, Now: time.Now, Context: func() context.Context { return ctx },
+		Source: h, ProcPath: h.procPath, ForwardCounters: h.forwardCounters, MaxServices: most, Now: time.Now, Context: func() context.Context { return ctx },
 	}
 }
 

@@ -38,51 +38,51 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	var listen, hosts cmdline.ListFlag
 	c.Flags.Var(&listen, "listen", "`ADDRESS`: HOST:PORT or unix:PATH, several with commas (HINIT_WEB_LISTEN; "+defaultAddress+")")
 	c.Flags.Var(&hosts, "host", "`NAME` of this machine in requests without a token or over a Unix socket, besides localhost (HINIT_WEB_HOST)")
-	tokenFile := c.Flags.String("token-file", c.Variable("HINIT_WEB_TOKEN_FILE", ""), "`FILE` with the token (HINIT_WEB_TOKEN_FILE)")
-	base := c.Flags.String("base-path", c.Variable("HINIT_WEB_BASE_PATH", ""), "`PATH` below which a reverse proxy shows the page (HINIT_WEB_BASE_PATH)")
+	tokenFile := c.Flags.String("token-file", c.EnvOr("HINIT_WEB_TOKEN_FILE", ""), "`FILE` with the token (HINIT_WEB_TOKEN_FILE)")
+	base := c.Flags.String("base-path", c.EnvOr("HINIT_WEB_BASE_PATH", ""), "`PATH` below which a reverse proxy shows the page (HINIT_WEB_BASE_PATH)")
 	open := c.Flags.Bool("without-token", false, "let every client read")
 	most := c.Flags.Int("max-services", metrics.MaxServices, "metrics for at most `N` services")
 	if _, code, ok := c.Parse(0, 0); !ok {
 		return code
 	}
 	if listen == nil {
-		_ = listen.Set(c.Variable("HINIT_WEB_LISTEN", defaultAddress))
+		_ = listen.Set(c.EnvOr("HINIT_WEB_LISTEN", defaultAddress))
 	}
 	if hosts == nil {
-		_ = hosts.Set(c.Variable("HINIT_WEB_HOST", ""))
+		_ = hosts.Set(c.EnvOr("HINIT_WEB_HOST", ""))
 	}
 	token, err := readToken(c, *tokenFile)
 	if err != nil {
-		return c.Failed(doing, err)
+		return c.ReportError(doing, err)
 	}
 	if *base = strings.TrimRight(*base, "/"); *base != "" && (!strings.HasPrefix(*base, "/") || strings.ContainsAny(*base, "?#%\\\"<> ") || strings.Contains(*base, "//")) {
-		return c.Fail(cmdline.WrongUsage, "cannot %s: the base path %q is none; it looks like /hinit", doing, *base)
+		return c.Fail(cmdline.ExitUsage, "cannot %s: the base path %q is none; it looks like /hinit", doing, *base)
 	}
 	for _, address := range listen {
 		if token == "" && !*open && !web.Loopback(address) {
-			return c.Fail(cmdline.WrongUsage, "cannot %s: other machines reach %s, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read", doing, address)
+			return c.Fail(cmdline.ExitUsage, "cannot %s: other machines reach %s, and there is no token; set HINIT_WEB_TOKEN_FILE, or --without-token to let everybody read", doing, address)
 		}
 	}
 	h := newSource(c.Env)
 	if err := h.requireToken(); err != nil && token == "" && !*open {
-		return c.Fail(cmdline.WrongUsage, "cannot %s: %v", doing, err)
+		return c.Fail(cmdline.ExitUsage, "cannot %s: %v", doing, err)
 	}
 	collected, err := metrics.Handler(newCollector(ctx, h, *most))
 	if err != nil {
-		return c.Failed(doing, err)
+		return c.ReportError(doing, err)
 	}
 	log := slog.New(slog.NewTextHandler(c.Err, nil))
 	s, err := web.New(web.Options{
 		Hinit: h, Proc: h.procPath, LogReader: h.logReader, Programs: siblingPrograms(c.Env), Metrics: collected, Token: token, Base: *base, AllowedHosts: hosts, Open: *open, Log: log,
 	})
 	if err != nil {
-		return c.Failed(doing, err)
+		return c.ReportError(doing, err)
 	}
 	var listeners []net.Listener
 	for _, address := range listen {
 		l, err := web.Listen(ctx, address, h.mayConnect)
 		if err != nil {
-			return c.Failed(doing, err)
+			return c.ReportError(doing, err)
 		}
 		defer l.Close()
 		listeners = append(listeners, l)
@@ -91,7 +91,7 @@ func serve(ctx context.Context, c *cmdline.Call) int {
 	if token == "" && !*open {
 		handler = h.refuseIsolated(s)
 	}
-	return c.Failed(doing, serveAll(ctx, s, handler, listeners, c))
+	return c.ReportError(doing, serveAll(ctx, s, handler, listeners, c))
 }
 
 // tokenAdvice is the end of the error about isolated profiles and a page without a token.
@@ -148,7 +148,7 @@ func serveAll(ctx context.Context, s *web.Server, handler http.Handler, listener
 // readToken returns the token in file if file is set, and otherwise the value of HINIT_WEB_TOKEN. Without a configured token it
 // returns "".
 func readToken(c *cmdline.Call, file string) (string, error) {
-	token := c.Variable("HINIT_WEB_TOKEN", "")
+	token := c.EnvOr("HINIT_WEB_TOKEN", "")
 	if file != "" {
 		text, err := os.ReadFile(file)
 		if err != nil {

@@ -15,11 +15,11 @@ import (
 	"hinit/internal/web"
 )
 
-// askVar makes the test binary connect to the socket in its value and print the answer.
-const askVar = "WEB_TEST_SOCKET"
+// testSocketVar makes the test binary connect to the socket in its value and print the answer.
+const testSocketVar = "WEB_TEST_SOCKET"
 
 func TestMain(m *testing.M) {
-	if path := os.Getenv(askVar); path != "" {
+	if path := os.Getenv(testSocketVar); path != "" {
 		c, err := net.Dial("unix", path)
 		if err != nil {
 			panic(err)
@@ -78,14 +78,14 @@ func TestAnIsolatedProfileGetsNoAnswerByTheSocketOfThePage(t *testing.T) {
 	}()
 	ask := func(argv ...string) string {
 		cmd := exec.Command("setpriv", append([]string{"--reuid=12321", "--regid=12321", "--clear-groups"}, argv...)...)
-		cmd.Env = []string{askVar + "=" + dir + "/socket"}
+		cmd.Env = []string{testSocketVar + "=" + dir + "/socket"}
 		out, _ := cmd.CombinedOutput()
 		return string(out)
 	}
 	if got := ask(dir + "/ask"); got != "answer" {
 		t.Errorf("another process gets %q", got)
 	}
-	plan := testkit.Plan{Name: "asking", Home: dir + "/home", Read: []string{dir + "/ask"}}
+	plan := testkit.IsolationPlan{Name: "asking", Home: dir + "/home", Read: []string{dir + "/ask"}}
 	if got := ask(plan.Argv(dir+"/"+isolation.Program, []string{dir + "/ask"})...); got != "" {
 		t.Errorf("an isolated process gets %q", got)
 	}

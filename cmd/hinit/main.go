@@ -31,12 +31,12 @@ func run(argv []string) int {
 		argv = []string{"hinit"}
 	}
 	switch name, words := filepath.Base(argv[0]), argv[1:]; {
-	case name == units.SleepName:
+	case name == units.PauseName:
 		return units.RunPlaceholder()
 	case name == "init", name == "tini":
 		return container.Main(argv[0], words)
 	// hinit-tools also handles a call without a verb, and calls by the names that are links to hinit.
-	case len(words) == 0, name == proc.LimitsName, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeName:
+	case len(words) == 0, name == proc.LimitsName, strings.HasPrefix(name, "s6-"), name == "with-contenv", name == agentuser.NativeArgv0:
 	case words[0] == "init" && (len(words) != 2 || words[1] != "--help" && words[1] != "-h"):
 		return container.Main("hinit", words[1:])
 	case words[0] == "run" && len(words) == 1:
@@ -46,7 +46,7 @@ func run(argv []string) int {
 	case strings.Join(words, " ") == "version --handover":
 		// Before the running hinit replaces its program, it executes the new binary as `BINARY version --handover`. The
 		// answer says which format of the handed-over state the new binary reads.
-		if _, err := fmt.Println(reexec.Format); err != nil {
+		if _, err := fmt.Println(reexec.StateFormat); err != nil {
 			fmt.Fprintln(os.Stderr, "cannot write the output:", err)
 			return 1
 		}

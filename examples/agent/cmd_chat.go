@@ -29,11 +29,11 @@ func cmdChat(c *call) int {
 	if os.Getenv(worker.TaskVar) != "" {
 		return worker.Run(c.stdout, c.stderr)
 	}
-	fmt.Fprintln(c.stdout, answer(*query))
+	fmt.Fprintln(c.stdout, echoAnswer(*query))
 	return exitOK
 }
 
-func answer(text string) string { return "echo: " + text }
+func echoAnswer(text string) string { return "echo: " + text }
 
 // cmdPrompt answers line by line until end of input, the word "exit" or Ctrl-C.
 func cmdPrompt(c *call) int {
@@ -67,7 +67,7 @@ func cmdPrompt(c *call) int {
 			if strings.TrimSpace(line) == "exit" {
 				return exitOK
 			}
-			fmt.Fprintln(c.stdout, answer(line))
+			fmt.Fprintln(c.stdout, echoAnswer(line))
 		}
 	}
 }

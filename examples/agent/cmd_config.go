@@ -49,7 +49,7 @@ func configSet(path, key, value string) error {
 	if len(data) > 0 {
 		lines = strings.Split(strings.TrimSuffix(string(data), "\n"), "\n")
 	}
-	line, found := key+": "+quote(value), false
+	line, found := key+": "+quoteYAML(value), false
 	for i := range lines {
 		if strings.HasPrefix(lines[i], key+":") {
 			lines[i], found = line, true
@@ -61,7 +61,7 @@ func configSet(path, key, value string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("cannot set '%s': %w", key, err)
 	}
-	return record.Replace(path, []byte(strings.Join(lines, "\n")+"\n"), 0o640, ".config_*.tmp")
+	return record.ReplaceFile(path, []byte(strings.Join(lines, "\n")+"\n"), 0o640, ".config_*.tmp")
 }
 
 func configGet(path, key string) (string, error) {
@@ -71,14 +71,14 @@ func configGet(path, key string) (string, error) {
 	}
 	for line := range strings.Lines(string(data)) {
 		if value, found := strings.CutPrefix(line, key+":"); found {
-			return unquote(strings.TrimSpace(value)), nil
+			return unquoteYAML(strings.TrimSpace(value)), nil
 		}
 	}
 	return "", fmt.Errorf("'%s' is not set in %s", key, path)
 }
 
-// quote returns a plain word unchanged, and everything else as a JSON string, which is valid YAML.
-func quote(value string) string {
+// quoteYAML returns a plain word unchanged, and everything else as a JSON string, which is valid YAML.
+func quoteYAML(value string) string {
 	if regexp.MustCompile(`^[A-Za-z0-9_./][A-Za-z0-9_./:@+-]*$`).MatchString(value) && !strings.HasSuffix(value, ":") {
 		return value
 	}
@@ -89,7 +89,7 @@ func quote(value string) string {
 	return string(quoted)
 }
 
-func unquote(value string) string {
+func unquoteYAML(value string) string {
 	var text string
 	if json.Unmarshal([]byte(value), &text) == nil {
 		return text

@@ -27,7 +27,7 @@ func cmdDashboard(c *call) int {
 	if err := flags.Parse(c.args); err != nil {
 		return c.fail(exitUsage, err)
 	}
-	authRequired := !loopback(*host) && !*insecure
+	authRequired := !isLoopback(*host) && !*insecure
 	providers := authProviders(os.Getenv)
 	if authRequired && len(providers) == 0 {
 		fmt.Fprintf(c.stderr, "Refusing to bind %s without authentication: name a provider in the environment "+
@@ -43,33 +43,33 @@ func cmdDashboard(c *call) int {
 		return c.fail(exitFailed, fmt.Errorf("cannot serve the dashboard: %w", err))
 	}
 	fmt.Fprintf(c.stdout, "Dashboard on http://%s\n", listener.Addr())
-	server := &http.Server{Handler: dashboard(authRequired, providers), ReadHeaderTimeout: 5 * time.Second}
+	server := &http.Server{Handler: dashboardHandler(authRequired, providers), ReadHeaderTimeout: 5 * time.Second}
 	return c.fail(exitFailed, fmt.Errorf("cannot serve the dashboard: %w", server.Serve(listener)))
 }
 
-// dashboard answers the two paths that health checks use. /api/status needs no login, and /api/sessions needs one.
-func dashboard(authRequired bool, providers []string) http.Handler {
+// dashboardHandler answers the two paths that health checks use. /api/status needs no login, and /api/sessions needs one.
+func dashboardHandler(authRequired bool, providers []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, _ *http.Request) {
-		reply(w, http.StatusOK, map[string]any{"status": "ok", "auth_required": authRequired, "auth_providers": providers})
+		replyJSON(w, http.StatusOK, map[string]any{"status": "ok", "auth_required": authRequired, "auth_providers": providers})
 	})
 	mux.HandleFunc("GET /api/sessions", func(w http.ResponseWriter, _ *http.Request) {
 		if authRequired {
-			reply(w, http.StatusUnauthorized, map[string]any{"error": "login required"})
+			replyJSON(w, http.StatusUnauthorized, map[string]any{"error": "login required"})
 			return
 		}
-		reply(w, http.StatusOK, map[string]any{"sessions": []string{}})
+		replyJSON(w, http.StatusOK, map[string]any{"sessions": []string{}})
 	})
 	return mux
 }
 
-func reply(w http.ResponseWriter, status int, body map[string]any) {
+func replyJSON(w http.ResponseWriter, status int, body map[string]any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
 	_ = json.NewEncoder(w).Encode(body)
 }
 
-func loopback(host string) bool {
+func isLoopback(host string) bool {
 	if host == "localhost" {
 		return true
 	}

@@ -38,7 +38,7 @@ func cmdGateway(c *call) int {
 }
 
 func gatewayStatus(c *call) int {
-	if id, alive := record.Running(c.home.Dir); alive {
+	if id, alive := record.RunningGateway(c.home.Dir); alive {
 		fmt.Fprintf(c.stdout, "✓ Gateway is running (PID: %d)\n", id.PID)
 	} else {
 		fmt.Fprintln(c.stdout, "✗ Gateway is not running")
@@ -68,7 +68,7 @@ func gatewayRun(c *call, args []string) int {
 		return c.fail(gateway.ExitConfig, err)
 	}
 	if *late > 0 {
-		settings.LateHandlers = *late
+		settings.SignalHandlerDelay = *late
 	}
 	if err := os.Setenv("_HERMES_GATEWAY", "1"); err != nil {
 		return c.fail(exitFailed, err)

@@ -41,7 +41,7 @@ type tty struct {
 }
 
 func cmdInfo(c *call) int {
-	about, err := gather(c)
+	about, err := gatherInfo(c)
 	if err != nil {
 		return c.fail(exitFailed, err)
 	}
@@ -68,11 +68,11 @@ func cmdInfo(c *call) int {
 	return exitOK
 }
 
-func gather(c *call) (info, error) {
+func gatherInfo(c *call) (info, error) {
 	about := info{
 		Argv: os.Args, Env: map[string]string{}, Home: c.home.Dir, Profile: c.home.Profile,
 		UID: os.Getuid(), EUID: os.Geteuid(), GID: os.Getgid(), EGID: os.Getegid(),
-		PID: os.Getpid(), PPID: os.Getppid(), PGID: unix.Getpgrp(), TTY: terminal(c),
+		PID: os.Getpid(), PPID: os.Getppid(), PGID: unix.Getpgrp(), TTY: terminalInfo(c),
 	}
 	for _, pair := range c.environ {
 		key, value, _ := strings.Cut(pair, "=")
@@ -96,7 +96,7 @@ func gather(c *call) (info, error) {
 	return about, nil
 }
 
-func terminal(c *call) tty {
+func terminalInfo(c *call) tty {
 	t := tty{Stdin: isTerminal(os.Stdin), Stdout: isTerminal(os.Stdout), Stderr: isTerminal(os.Stderr)}
 	if size, err := unix.IoctlGetWinsize(int(c.stdin.Fd()), unix.TIOCGWINSZ); err == nil {
 		t.Columns, t.Rows = int(size.Col), int(size.Row)

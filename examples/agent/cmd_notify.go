@@ -53,15 +53,15 @@ func cmdNotify(c *call) int {
 	if *noWait {
 		return exitOK
 	}
-	if err := barrier(fd, to); err != nil {
+	if err := notifyBarrier(fd, to); err != nil {
 		return c.fail(exitFailed, err)
 	}
 	return exitOK
 }
 
-// barrier waits until the receiver has read all earlier messages. It sends BARRIER=1 with a descriptor, which the receiver
+// notifyBarrier waits until the receiver has read all earlier messages. It sends BARRIER=1 with a descriptor, which the receiver
 // closes when it reads this message (sd_notify_barrier(3)).
-func barrier(fd int, to unix.Sockaddr) error {
+func notifyBarrier(fd int, to unix.Sockaddr) error {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
 		return err

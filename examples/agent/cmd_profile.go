@@ -48,39 +48,39 @@ func profileList(c *call) int {
 	if err != nil {
 		return c.fail(exitFailed, err)
 	}
-	active := c.home.Active()
+	active := c.home.ActiveProfile()
 	for _, name := range names {
 		mark := " "
 		if name == active {
 			mark = "*"
 		}
-		fmt.Fprintf(c.stdout, "%s %-20s %-9s %s\n", mark, name, gatewayState(c.home.HomeOf(name)), c.home.HomeOf(name))
+		fmt.Fprintf(c.stdout, "%s %-20s %-9s %s\n", mark, name, gatewayState(c.home.ProfileDir(name)), c.home.ProfileDir(name))
 	}
 	return exitOK
 }
 
 func profileShow(c *call, name string) int {
-	if err := c.mustExist(name); err != nil {
+	if err := c.checkProfileExists(name); err != nil {
 		return c.fail(exitFailed, err)
 	}
-	fmt.Fprintf(c.stdout, "profile:  %s\nhome:     %s\ngateway:  %s\n", name, c.home.HomeOf(name), gatewayState(c.home.HomeOf(name)))
+	fmt.Fprintf(c.stdout, "profile:  %s\nhome:     %s\ngateway:  %s\n", name, c.home.ProfileDir(name), gatewayState(c.home.ProfileDir(name)))
 	return exitOK
 }
 
 func profileUse(c *call, name string) int {
-	if err := c.mustExist(name); err != nil {
+	if err := c.checkProfileExists(name); err != nil {
 		return c.fail(exitFailed, err)
 	}
-	if err := c.home.SetActive(name); err != nil {
+	if err := c.home.SetActiveProfile(name); err != nil {
 		return c.fail(exitFailed, err)
 	}
 	fmt.Fprintf(c.stdout, "✓ Profile '%s' is active\n", name)
 	return exitOK
 }
 
-// mustExist returns an error unless name is "default" or the name of a profile that has a directory.
-func (c *call) mustExist(name string) error {
-	if name == home.Default {
+// checkProfileExists returns an error unless name is "default" or the name of a profile that has a directory.
+func (c *call) checkProfileExists(name string) error {
+	if name == home.DefaultProfile {
 		return nil
 	}
 	if err := home.CheckName(name); err != nil {
@@ -93,7 +93,7 @@ func (c *call) mustExist(name string) error {
 }
 
 func gatewayState(dir string) string {
-	if _, alive := record.Running(dir); alive {
+	if _, alive := record.RunningGateway(dir); alive {
 		return "running"
 	}
 	return "stopped"

@@ -28,25 +28,25 @@ func profileDelete(c *call, args []string) int {
 		return c.fail(exitUsage, errors.New("usage: profile delete NAME [--yes]"))
 	}
 	name := home.Normalize(args[0])
-	if err := c.mustBeNamed(name); err != nil {
+	if err := c.checkNamedProfile(name); err != nil {
 		return c.fail(exitFailed, err)
 	}
-	if !confirmed && !c.confirm(fmt.Sprintf("Delete profile '%s' with everything in %s? [y/N] ", name, c.home.HomeOf(name))) {
+	if !confirmed && !c.confirm(fmt.Sprintf("Delete profile '%s' with everything in %s? [y/N] ", name, c.home.ProfileDir(name))) {
 		return c.fail(exitFailed, fmt.Errorf("profile '%s' was not deleted; confirm, or pass --yes", name))
 	}
 	// Remove the profile's marker file first. The supervisor then drops the profile, and does not start the gateway again
 	// while the directory is removed.
-	if err := c.home.Unmark(name); err != nil {
+	if err := c.home.RemoveMarker(name); err != nil {
 		return c.fail(exitFailed, err)
 	}
-	if err := stopGateway(c.home.HomeOf(name)); err != nil {
+	if err := stopGateway(c.home.ProfileDir(name)); err != nil {
 		return c.fail(exitFailed, err)
 	}
 	if err := c.home.Remove(name); err != nil {
 		return c.fail(exitFailed, err)
 	}
-	if c.home.Active() == name {
-		if err := c.home.SetActive(home.Default); err != nil {
+	if c.home.ActiveProfile() == name {
+		if err := c.home.SetActiveProfile(home.DefaultProfile); err != nil {
 			return c.fail(exitFailed, err)
 		}
 	}
@@ -55,24 +55,24 @@ func profileDelete(c *call, args []string) int {
 }
 
 func profileRename(c *call, from, to string) int {
-	if err := c.mustBeNamed(from); err != nil {
+	if err := c.checkNamedProfile(from); err != nil {
 		return c.fail(exitFailed, err)
 	}
 	if err := home.CheckName(to); err != nil {
 		return c.fail(exitFailed, err)
 	}
 	if c.home.Exists(to) {
-		return c.fail(exitFailed, fmt.Errorf("profile '%s' already exists at %s", to, c.home.HomeOf(to)))
+		return c.fail(exitFailed, fmt.Errorf("profile '%s' already exists at %s", to, c.home.ProfileDir(to)))
 	}
-	if err := stopGateway(c.home.HomeOf(from)); err != nil {
+	if err := stopGateway(c.home.ProfileDir(from)); err != nil {
 		return c.fail(exitFailed, err)
 	}
-	active := c.home.Active() == from
+	active := c.home.ActiveProfile() == from
 	if err := c.home.Rename(from, to); err != nil {
 		return c.fail(exitFailed, err)
 	}
 	if active {
-		if err := c.home.SetActive(to); err != nil {
+		if err := c.home.SetActiveProfile(to); err != nil {
 			return c.fail(exitFailed, err)
 		}
 	}
@@ -80,13 +80,13 @@ func profileRename(c *call, from, to string) int {
 	return exitOK
 }
 
-// mustBeNamed returns an error unless name is a named profile that exists, because the root profile can't be deleted or
+// checkNamedProfile returns an error unless name is a named profile that exists, because the root profile can't be deleted or
 // renamed.
-func (c *call) mustBeNamed(name string) error {
+func (c *call) checkNamedProfile(name string) error {
 	if err := home.CheckName(name); err != nil {
 		return err
 	}
-	return c.mustExist(name)
+	return c.checkProfileExists(name)
 }
 
 func (c *call) confirm(question string) bool {
@@ -98,11 +98,11 @@ func (c *call) confirm(question string) bool {
 // stopGateway ends the gateway whose pid is in the pid file of a home, if it runs. It first writes the marker of a planned
 // stop. Then it sends SIGTERM, and SIGKILL after the grace.
 func stopGateway(dir string) error {
-	id, alive := record.Running(dir)
+	id, alive := record.RunningGateway(dir)
 	if !alive {
 		return nil
 	}
-	if err := record.PlannedStop.Write(dir, id); err != nil {
+	if err := record.PlannedStopMarker.Write(dir, id); err != nil {
 		return err
 	}
 	if err := id.Signal(unix.SIGTERM); err != nil {

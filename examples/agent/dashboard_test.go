@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-func get(t *testing.T, client *http.Client, url string) (status int, body string) {
+func httpGet(t *testing.T, client *http.Client, url string) (status int, body string) {
 	t.Helper()
 	response, err := client.Get(url)
 	if err != nil {
@@ -48,8 +48,8 @@ func TestDashboardBindRules(t *testing.T) {
 				port = line[strings.LastIndexByte(line, ':')+1:]
 				return err == nil && strings.HasSuffix(string(data), "\n")
 			})
-			client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-			code, body := get(t, &client, "http://127.0.0.1:"+port+"/api/status")
+			client := http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+			code, body := httpGet(t, &client, "http://127.0.0.1:"+port+"/api/status")
 			var status struct {
 				Status       string `json:"status"`
 				AuthRequired *bool  `json:"auth_required"`
@@ -58,7 +58,7 @@ func TestDashboardBindRules(t *testing.T) {
 				status.Status != "ok" || status.AuthRequired == nil || *status.AuthRequired != test.auth {
 				t.Errorf("/api/status: %d %s", code, body)
 			}
-			if code, _ := get(t, &client, "http://127.0.0.1:"+port+"/api/sessions"); code != test.sessions {
+			if code, _ := httpGet(t, &client, "http://127.0.0.1:"+port+"/api/sessions"); code != test.sessions {
 				t.Errorf("/api/sessions: %d", code)
 			}
 			d.signal(syscall.SIGTERM)
@@ -71,6 +71,6 @@ func TestDashboardBindRules(t *testing.T) {
 
 func TestDashboardRefusesAnOpenBind(t *testing.T) {
 	for _, host := range []string{"0.0.0.0", "::", "192.0.2.1", "example.org"} {
-		agent(t, t.TempDir(), "dashboard", "--host", host, "--port", "0").want(t, 78, "Refusing to bind "+host)
+		runAgent(t, t.TempDir(), "dashboard", "--host", host, "--port", "0").check(t, 78, "Refusing to bind "+host)
 	}
 }

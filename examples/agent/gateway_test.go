@@ -35,7 +35,7 @@ func startGateway(t *testing.T, home string, args ...string) *gatewayProc {
 func startGatewayWith(t *testing.T, home string, env []string, args ...string) *gatewayProc {
 	t.Helper()
 	out := t.TempDir()
-	g := &gatewayProc{t: t, cmd: agentCmd(home, env, args), home: home}
+	g := &gatewayProc{t: t, cmd: newAgentCmd(home, env, args), home: home}
 	g.stdout, g.stderr = filepath.Join(out, "stdout"), filepath.Join(out, "stderr")
 	if len(args) > 1 && args[0] == "-p" {
 		g.home = filepath.Join(home, "profiles", args[1])
@@ -62,7 +62,7 @@ func startGatewayWith(t *testing.T, home string, env []string, args ...string) *
 			g.cmd.Wait()
 		}
 		if t.Failed() {
-			t.Logf("stdout of %v:\n%s\nstderr:\n%s", args, read(t, g.stdout), read(t, g.stderr))
+			t.Logf("stdout of %v:\n%s\nstderr:\n%s", args, readFile(t, g.stdout), readFile(t, g.stderr))
 		}
 	})
 	return g
@@ -80,7 +80,7 @@ func (g *gatewayProc) signal(sig syscall.Signal) {
 // wait returns the exit code, or the negative number of the signal that ended it.
 func (g *gatewayProc) wait() int {
 	g.t.Helper()
-	stuck := time.AfterFunc(patience, func() { g.cmd.Process.Kill() })
+	stuck := time.AfterFunc(testTimeout, func() { g.cmd.Process.Kill() })
 	err := g.cmd.Wait()
 	g.ended = true
 	if !stuck.Stop() {
@@ -96,11 +96,11 @@ func (g *gatewayProc) wait() int {
 	return status.ExitStatus()
 }
 
-func (g *gatewayProc) file(name string) string { return filepath.Join(g.home, name) }
+func (g *gatewayProc) path(name string) string { return filepath.Join(g.home, name) }
 
 func (g *gatewayProc) state() map[string]any {
 	var state map[string]any
-	data, err := os.ReadFile(g.file("gateway_state.json"))
+	data, err := os.ReadFile(g.path("gateway_state.json"))
 	if err == nil && json.Unmarshal(bytes.TrimPrefix(data, []byte("\ufeff")), &state) != nil {
 		g.t.Errorf("half a state file was seen: %q", data)
 	}
@@ -124,7 +124,7 @@ func (g *gatewayProc) identity() record.Identity {
 // startTime reads field 22 of the stat line by itself, to check the agent's reading.
 func startTime(t *testing.T, pid int) uint64 {
 	t.Helper()
-	line := read(t, fmt.Sprintf("/proc/%d/stat", pid))
+	line := readFile(t, fmt.Sprintf("/proc/%d/stat", pid))
 	fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
 	ticks, err := strconv.ParseUint(fields[22-3], 10, 64)
 	if err != nil {
@@ -135,14 +135,14 @@ func startTime(t *testing.T, pid int) uint64 {
 
 func TestGatewayStartWritesItsFiles(t *testing.T) {
 	home := t.TempDir()
-	write(t, filepath.Join(home, "gateway_state.json"), "\ufeff{\"desired_state\":\"running\",\"mine\":{\"b\":1.50,\"a\":[]},\"exit_reason\":\"old\"}")
+	writeFile(t, filepath.Join(home, "gateway_state.json"), "\ufeff{\"desired_state\":\"running\",\"mine\":{\"b\":1.50,\"a\":[]},\"exit_reason\":\"old\"}")
 	if err := os.Chmod(filepath.Join(home, "gateway_state.json"), 0o604); err != nil {
 		t.Fatal(err)
 	}
 	g := startGateway(t, home, "gateway") // The command gateway without a verb runs the gateway, too.
 	g.waitState("running")
 
-	raw := read(t, g.file("gateway_state.json"))
+	raw := readFile(t, g.path("gateway_state.json"))
 	if strings.Contains(raw, "\n") || strings.Contains(raw, `": `) || strings.Contains(raw, `, "`) {
 		t.Errorf("not compact: %q", raw)
 	}
@@ -151,7 +151,7 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 			t.Errorf("no %s in %s", kept, raw)
 		}
 	}
-	if got := mode(t, g.file("gateway_state.json")); got != 0o604 {
+	if got := fileMode(t, g.path("gateway_state.json")); got != 0o604 {
 		t.Errorf("the mode became %o", got)
 	}
 	state := g.state()
@@ -162,22 +162,22 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 			t.Errorf("%s is %v, want %v", key, state[key], want)
 		}
 	}
-	if at, err := time.Parse(time.RFC3339Nano, state["updated_at"].(string)); err != nil || time.Since(at).Abs() > patience {
+	if at, err := time.Parse(time.RFC3339Nano, state["updated_at"].(string)); err != nil || time.Since(at).Abs() > testTimeout {
 		t.Errorf("updated_at is %v", state["updated_at"])
 	}
 	for _, name := range []string{"gateway.pid", "gateway.lock"} {
-		if got := read(t, g.file(name)); !strings.HasPrefix(got, fmt.Sprintf(`{"pid":%d,"kind":"hermes-gateway","argv":["`, g.pid())) {
+		if got := readFile(t, g.path(name)); !strings.HasPrefix(got, fmt.Sprintf(`{"pid":%d,"kind":"hermes-gateway","argv":["`, g.pid())) {
 			t.Errorf("%s holds %s", name, got)
 		}
 	}
-	if ledger := read(t, g.file("state/gateway.lifecycle.json")); !strings.HasPrefix(ledger, `{"phase":"running","pid":`+strconv.Itoa(g.pid())) {
+	if ledger := readFile(t, g.path("state/gateway.lifecycle.json")); !strings.HasPrefix(ledger, `{"phase":"running","pid":`+strconv.Itoa(g.pid())) {
 		t.Errorf("the ledger holds %s", ledger)
 	}
-	if out := read(t, g.stdout); !strings.Contains(out, "⚕ Hermes Gateway Starting") {
+	if out := readFile(t, g.stdout); !strings.Contains(out, "⚕ Hermes Gateway Starting") {
 		t.Errorf("no banner in %q", out)
 	}
-	agent(t, home, "gateway", "status").want(t, 0, fmt.Sprintf("✓ Gateway is running (PID: %d)\n", g.pid()))
-	leftovers, err := filepath.Glob(g.file(".gateway_state_*.tmp"))
+	runAgent(t, home, "gateway", "status").check(t, 0, fmt.Sprintf("✓ Gateway is running (PID: %d)\n", g.pid()))
+	leftovers, err := filepath.Glob(g.path(".gateway_state_*.tmp"))
 	if err != nil || len(leftovers) > 0 {
 		t.Errorf("temporary files are left: %v %v", leftovers, err)
 	}
@@ -187,7 +187,7 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 // the remaining files.
 func TestGatewayEnds(t *testing.T) {
 	term := func(g *gatewayProc) { g.signal(syscall.SIGTERM) }
-	marker := func(m record.Marker, id func(*gatewayProc) record.Identity) func(*gatewayProc) {
+	marker := func(m record.SignalMarker, id func(*gatewayProc) record.Identity) func(*gatewayProc) {
 		return func(g *gatewayProc) {
 			if err := m.Write(g.home, id(g)); err != nil {
 				g.t.Fatal(err)
@@ -200,7 +200,7 @@ func TestGatewayEnds(t *testing.T) {
 		return record.Identity{PID: g.pid(), StartTime: &start}
 	}
 	unknownStart := func(g *gatewayProc) record.Identity { return record.Identity{PID: g.pid()} }
-	planned, takeover := string(record.PlannedStop), string(record.Takeover)
+	planned, takeover := string(record.PlannedStopMarker), string(record.TakeoverMarker)
 
 	for _, test := range []struct {
 		name  string
@@ -211,14 +211,14 @@ func TestGatewayEnds(t *testing.T) {
 		gone  []string // Files that must not exist.
 	}{
 		{"TERM alone", []func(*gatewayProc){term}, 1, "running", []string{".clean_shutdown"}, nil},
-		{"planned stop", []func(*gatewayProc){marker(record.PlannedStop, own), term}, 0, "stopped", nil, []string{planned}},
-		{"planned stop, start time unknown", []func(*gatewayProc){marker(record.PlannedStop, unknownStart), term}, 0, "stopped", nil, []string{planned}},
-		{"marker alone", []func(*gatewayProc){marker(record.PlannedStop, own)}, 0, "stopped", nil, []string{planned}},
-		{"takeover", []func(*gatewayProc){marker(record.Takeover, own), term}, 0, "stopped", nil, []string{takeover}},
-		{"marker for the pid's former owner", []func(*gatewayProc){marker(record.PlannedStop, recycled), term}, 1, "running", []string{planned}, nil},
-		{"malformed marker", []func(*gatewayProc){func(g *gatewayProc) { write(g.t, g.file(planned), "{") }, term}, 1, "running", nil, []string{planned}},
+		{"planned stop", []func(*gatewayProc){marker(record.PlannedStopMarker, own), term}, 0, "stopped", nil, []string{planned}},
+		{"planned stop, start time unknown", []func(*gatewayProc){marker(record.PlannedStopMarker, unknownStart), term}, 0, "stopped", nil, []string{planned}},
+		{"marker alone", []func(*gatewayProc){marker(record.PlannedStopMarker, own)}, 0, "stopped", nil, []string{planned}},
+		{"takeover", []func(*gatewayProc){marker(record.TakeoverMarker, own), term}, 0, "stopped", nil, []string{takeover}},
+		{"marker for the pid's former owner", []func(*gatewayProc){marker(record.PlannedStopMarker, recycled), term}, 1, "running", []string{planned}, nil},
+		{"malformed marker", []func(*gatewayProc){func(g *gatewayProc) { writeFile(g.t, g.path(planned), "{") }, term}, 1, "running", nil, []string{planned}},
 		{"stale marker", []func(*gatewayProc){func(g *gatewayProc) {
-			write(g.t, g.file(planned), fmt.Sprintf(`{"target_pid":%d,"target_start_time":null,"stopper_pid":1,"written_at":"%s"}`,
+			writeFile(g.t, g.path(planned), fmt.Sprintf(`{"target_pid":%d,"target_start_time":null,"stopper_pid":1,"written_at":"%s"}`,
 				g.pid(), record.Timestamp(time.Now().Add(-61*time.Second))))
 		}, term}, 1, "running", nil, []string{planned}},
 		{"INT", []func(*gatewayProc){func(g *gatewayProc) { g.signal(syscall.SIGINT) }}, 0, "stopped", nil, nil},
@@ -227,7 +227,7 @@ func TestGatewayEnds(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 			home := t.TempDir()
-			write(t, filepath.Join(home, "gateway_state.json"), `{"desired_state":"running"}`)
+			writeFile(t, filepath.Join(home, "gateway_state.json"), `{"desired_state":"running"}`)
 			g := startGatewayWith(t, home, []string{"AGENT_DRAIN=1ms"}, "gateway", "run")
 			g.waitState("running")
 			for _, step := range test.steps {
@@ -244,20 +244,20 @@ func TestGatewayEnds(t *testing.T) {
 				t.Errorf("restart_requested and exit_reason are wrong: %v", state)
 			}
 			for _, name := range append(test.left, "gateway.lock") {
-				if !exists(g.file(name)) {
+				if !exists(g.path(name)) {
 					t.Errorf("no %s", name)
 				}
 			}
 			for _, name := range append(test.gone, "gateway.pid") {
-				if exists(g.file(name)) {
+				if exists(g.path(name)) {
 					t.Errorf("%s is still there", name)
 				}
 			}
-			ledger := read(t, g.file("state/gateway.lifecycle.json"))
+			ledger := readFile(t, g.path("state/gateway.lifecycle.json"))
 			if !strings.HasPrefix(ledger, `{"phase":"exited"`) || !strings.Contains(ledger, fmt.Sprintf(`"exit_code":%d,`, test.code)) {
 				t.Errorf("the ledger holds %s", ledger)
 			}
-			agent(t, home, "gateway", "status").want(t, 0, "✗ Gateway is not running")
+			runAgent(t, home, "gateway", "status").check(t, 0, "✗ Gateway is not running")
 		})
 	}
 }
@@ -287,20 +287,20 @@ func TestGatewayAfterKillStartsOverTheLeftovers(t *testing.T) {
 	if code := g.wait(); code != -9 {
 		t.Fatalf("exit code %d", code)
 	}
-	if g.state()["gateway_state"] != "running" || !exists(g.file("gateway.pid")) {
+	if g.state()["gateway_state"] != "running" || !exists(g.path("gateway.pid")) {
 		t.Error("a killed gateway cleaned up")
 	}
-	agent(t, home, "gateway", "status").want(t, 0, "✗ Gateway is not running")
+	runAgent(t, home, "gateway", "status").check(t, 0, "✗ Gateway is not running")
 
 	again := startGateway(t, home, "gateway", "run")
 	again.waitState("running")
-	if ledger := read(t, again.file("state/gateway.lifecycle.json")); !strings.Contains(ledger, `"prior_unclean_exit":true`) {
+	if ledger := readFile(t, again.path("state/gateway.lifecycle.json")); !strings.Contains(ledger, `"prior_unclean_exit":true`) {
 		t.Errorf("the ledger holds %s", ledger)
 	}
-	if line := read(t, again.file("logs/gateway-exit-diag.log")); !strings.Contains(line, `"tag":"gateway.previous_unclean_exit"`) {
+	if line := readFile(t, again.path("logs/gateway-exit-diag.log")); !strings.Contains(line, `"tag":"gateway.previous_unclean_exit"`) {
 		t.Errorf("the diagnosis is %q", line)
 	}
-	if !strings.Contains(read(t, again.stderr), " WARNING gateway: ") {
+	if !strings.Contains(readFile(t, again.stderr), " WARNING gateway: ") {
 		t.Error("no warning about the unclean end")
 	}
 }
@@ -312,7 +312,7 @@ func TestGatewayLateHandlersDieByTheSignal(t *testing.T) {
 	if code := g.wait(); code != -15 {
 		t.Errorf("exit code %d, want death by SIGTERM", code)
 	}
-	if exists(g.file("gateway_state.json")) || exists(g.file("gateway.pid")) {
+	if exists(g.path("gateway_state.json")) || exists(g.path("gateway.pid")) {
 		t.Error("it wrote files before it had handlers")
 	}
 }
@@ -331,12 +331,12 @@ func TestSecondGatewayIsRefused(t *testing.T) {
 	g := startGateway(t, home, "gateway", "run")
 	g.waitState("running")
 	message := fmt.Sprintf("Another gateway instance is already running (PID %d).", g.pid())
-	agent(t, home, "gateway", "run").want(t, 1, message)
-	agent(t, home, "gateway", "run", "--force").want(t, 1, message) // --force must not override the lock.
-	if err := os.Remove(g.file("gateway.pid")); err != nil {        // A booting init removes this file.
+	runAgent(t, home, "gateway", "run").check(t, 1, message)
+	runAgent(t, home, "gateway", "run", "--force").check(t, 1, message) // --force must not override the lock.
+	if err := os.Remove(g.path("gateway.pid")); err != nil {            // A booting init removes this file.
 		t.Fatal(err)
 	}
-	agent(t, home, "gateway", "run").want(t, 1, message)
+	runAgent(t, home, "gateway", "run").check(t, 1, message)
 	if state := g.state(); state["gateway_state"] != "running" || state["pid"] != float64(g.pid()) {
 		t.Errorf("the refused one changed the state: %v", state)
 	}
@@ -350,17 +350,17 @@ func TestReplaceTakesOver(t *testing.T) {
 			first := startGateway(t, home, "gateway", "run")
 			first.waitState("running")
 			if removePID {
-				os.Remove(first.file("gateway.pid"))
+				os.Remove(first.path("gateway.pid"))
 			}
 			second := startGateway(t, home, "gateway", "run", "--replace")
 			if code := first.wait(); code != 0 {
 				t.Errorf("the replaced gateway exits %d", code)
 			}
 			second.waitState("running")
-			if exists(second.file(string(record.Takeover))) {
+			if exists(second.path(string(record.TakeoverMarker))) {
 				t.Error("the takeover marker was not consumed")
 			}
-			agent(t, home, "gateway", "status").want(t, 0, fmt.Sprintf("(PID: %d)", second.pid()))
+			runAgent(t, home, "gateway", "status").check(t, 0, fmt.Sprintf("(PID: %d)", second.pid()))
 		})
 	}
 }
@@ -374,20 +374,20 @@ func TestReplaceKillsTheDeaf(t *testing.T) {
 		t.Errorf("the deaf gateway exits %d, want a KILL", code)
 	}
 	second.waitState("running")
-	if exists(second.file(string(record.Takeover))) {
+	if exists(second.path(string(record.TakeoverMarker))) {
 		t.Error("the marker of a killed target is left")
 	}
 }
 
 func TestGatewayCommandsPointToHinit(t *testing.T) {
 	home := t.TempDir()
-	agent(t, home, "profile", "create", "coder").want(t, 0)
+	runAgent(t, home, "profile", "create", "coder").check(t, 0)
 	for _, verb := range []string{"start", "stop", "restart"} {
-		if got := agent(t, home, "-p", "coder", "gateway", verb); got.code != 1 || got.stderr != "use: hinit "+verb+" coder\n" {
+		if got := runAgent(t, home, "-p", "coder", "gateway", verb); got.code != 1 || got.stderr != "use: hinit "+verb+" coder\n" {
 			t.Errorf("gateway %s: %+v", verb, got)
 		}
 	}
-	agent(t, home, "gateway", "dance").want(t, 2, "unknown verb 'dance'")
+	runAgent(t, home, "gateway", "dance").check(t, 2, "unknown verb 'dance'")
 }
 
 func TestGatewayRefusesRootInTheOfficialImage(t *testing.T) {
@@ -399,7 +399,7 @@ func TestGatewayRefusesRootInTheOfficialImage(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(install, "docker"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(install, "docker", "entrypoint.sh"), "")
+	writeFile(t, filepath.Join(install, "docker", "entrypoint.sh"), "")
 	for value, refused := range map[string]bool{"": true, "0": true, "2": true, " YES ": false, "on": false, "1": false} {
 		if err := refuseRoot(0, install, env(value)); (err != nil) != refused {
 			t.Errorf("HERMES_ALLOW_ROOT_GATEWAY=%q: %v", value, err)
@@ -412,6 +412,6 @@ func TestGatewayRefusesRootInTheOfficialImage(t *testing.T) {
 
 func TestGatewayWithoutAWritableHomeFails(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	write(t, file, "")
-	agent(t, filepath.Join(file, "home"), "gateway", "run").want(t, 1, "cannot make the home directory")
+	writeFile(t, file, "")
+	runAgent(t, filepath.Join(file, "home"), "gateway", "run").check(t, 1, "cannot make the home directory")
 }

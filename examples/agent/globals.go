@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// cutProfile removes the profile option from the command line. The option is -p NAME, --profile NAME or --profile=NAME, at
+// cutProfileOption removes the profile option from the command line. The option is -p NAME, --profile NAME or --profile=NAME, at
 // any place before a "--". The last one counts; profile is "" if there was none.
-func cutProfile(args []string) (profile string, rest []string, err error) {
+func cutProfileOption(args []string) (profile string, rest []string, err error) {
 	for i := 0; i < len(args); i++ {
 		arg := args[i]
 		value, hasValue := strings.CutPrefix(arg, "--profile=")
@@ -34,8 +34,8 @@ func cutProfile(args []string) (profile string, rest []string, err error) {
 	return profile, rest, nil
 }
 
-// cutWorker removes the options that a dispatcher puts before the command of a worker. This agent doesn't use them.
-func cutWorker(words []string) []string {
+// cutWorkerOptions removes the options that a dispatcher puts before the command of a worker. This agent doesn't use them.
+func cutWorkerOptions(words []string) []string {
 	for len(words) > 0 {
 		switch words[0] {
 		case "--accept-hooks":

@@ -18,7 +18,7 @@ import (
 
 func TestInfoTellsWhatTheProcessWasGiven(t *testing.T) {
 	home, dir := t.TempDir(), t.TempDir()
-	cmd := agentCmd(home, []string{"MARK=a=b"}, []string{"agent-info", "--json"})
+	cmd := newAgentCmd(home, []string{"MARK=a=b"}, []string{"agent-info", "--json"})
 	cmd.Dir = dir
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	out, err := cmd.Output()
@@ -111,11 +111,11 @@ func (p *terminalPair) text() string {
 	return p.printed.String()
 }
 
-// onTerminal starts the agent as the leader of a session with the terminal as its own, as an init does for docker run -t.
-func onTerminal(t *testing.T, args ...string) (*terminalPair, *gatewayProc) {
+// startOnTerminal starts the agent as the leader of a session with the terminal as its own, as an init does for docker run -t.
+func startOnTerminal(t *testing.T, args ...string) (*terminalPair, *gatewayProc) {
 	t.Helper()
 	pair := openTerminal(t)
-	cmd := agentCmd(t.TempDir(), nil, args)
+	cmd := newAgentCmd(t.TempDir(), nil, args)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = pair.slave, pair.slave, pair.slave
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := cmd.Start(); err != nil {
@@ -126,7 +126,7 @@ func onTerminal(t *testing.T, args ...string) (*terminalPair, *gatewayProc) {
 }
 
 func TestInfoOnATerminal(t *testing.T) {
-	pair, proc := onTerminal(t, "agent-info", "--json")
+	pair, proc := startOnTerminal(t, "agent-info", "--json")
 	if code := proc.wait(); code != 0 {
 		t.Fatalf("exit code %d: %s", code, pair.text())
 	}
@@ -141,7 +141,7 @@ func TestPromptOnATerminal(t *testing.T) {
 	for name, end := range map[string]string{"exit": "exit\n", "end of file": "\x04", "Ctrl-C": "\x03"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pair, proc := onTerminal(t)
+			pair, proc := startOnTerminal(t)
 			pair.master.WriteString("hello\n")
 			eventually(t, "it answers", func() bool { return strings.Contains(pair.text(), "echo: hello\r\n> ") })
 			pair.master.WriteString(end)

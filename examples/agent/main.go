@@ -68,12 +68,12 @@ func main() {
 
 func run() int {
 	c := &call{environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
-	profile, words, err := cutProfile(os.Args[1:])
+	profile, words, err := cutProfileOption(os.Args[1:])
 	if err != nil {
 		return c.fail(exitUsage, err)
 	}
 	name := ""
-	if words = cutWorker(words); len(words) > 0 {
+	if words = cutWorkerOptions(words); len(words) > 0 {
 		name, c.args = words[0], words[1:]
 	}
 	cmd, err := findCommand(name, c)
@@ -81,15 +81,15 @@ func run() int {
 		return c.fail(exitUsage, err)
 	}
 	// Ignore the name, which the dispatcher also passes for the default profile.
-	if profile == home.Default && os.Getenv(worker.TaskVar) != "" {
+	if profile == home.DefaultProfile && os.Getenv(worker.TaskVar) != "" {
 		profile = ""
 	}
 	c.home, err = home.Resolve(os.Getenv, profile)
 	if err != nil && !(cmd.noHome && errors.Is(err, home.ErrNoHome)) {
 		return c.fail(exitFailed, err)
 	}
-	if c.home.Notice != "" {
-		fmt.Fprintln(c.stderr, "Warning:", c.home.Notice)
+	if c.home.SelectionNotice != "" {
+		fmt.Fprintln(c.stderr, "Warning:", c.home.SelectionNotice)
 	}
 	if c.home.Dir != "" { // Programs that this process starts must work in the same home.
 		if err := os.Setenv("HERMES_HOME", c.home.Dir); err != nil {

@@ -16,7 +16,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-const patience = 40 * time.Second
+const testTimeout = 40 * time.Second
 
 // agentPath returns the path of the binary that all tests run.
 func agentPath() string { return os.Getenv("TEST_AGENT_BINARY") }
@@ -47,22 +47,22 @@ type result struct {
 	stdout, stderr string
 }
 
-// agentCmd prepares a run of the agent in a home, without the environment of the tests.
-func agentCmd(home string, env, args []string) *exec.Cmd {
+// newAgentCmd prepares a run of the agent in a home, without the environment of the tests.
+func newAgentCmd(home string, env, args []string) *exec.Cmd {
 	cmd := exec.Command(agentPath(), args...)
 	cmd.Env = append([]string{"HERMES_HOME=" + home, "HOME=/nonexistent", "GORACE=atexit_sleep_ms=0"}, env...)
 	return cmd
 }
 
-// agent runs a command of the agent until its end.
-func agent(t *testing.T, home string, args ...string) result {
+// runAgent runs a command of the agent until its end.
+func runAgent(t *testing.T, home string, args ...string) result {
 	t.Helper()
-	return agentWith(t, home, nil, "", args...)
+	return runAgentWith(t, home, nil, "", args...)
 }
 
-func agentWith(t *testing.T, home string, env []string, stdin string, args ...string) result {
+func runAgentWith(t *testing.T, home string, env []string, stdin string, args ...string) result {
 	t.Helper()
-	cmd := agentCmd(home, env, args)
+	cmd := newAgentCmd(home, env, args)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
 	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
@@ -71,8 +71,8 @@ func agentWith(t *testing.T, home string, env []string, stdin string, args ...st
 	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-// want checks the exit code and that each text occurs in one of the two outputs.
-func (r result) want(t *testing.T, code int, texts ...string) {
+// check checks the exit code and that each text occurs in one of the two outputs.
+func (r result) check(t *testing.T, code int, texts ...string) {
 	t.Helper()
 	if r.code != code {
 		t.Errorf("exit code %d, want %d\n%+v", r.code, code, r)
@@ -87,22 +87,22 @@ func (r result) want(t *testing.T, code int, texts ...string) {
 // eventually polls until ok is true, and fails the test after a timeout.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatalf("it did not happen within %s: %s", patience, what)
+	t.Fatalf("it did not happen within %s: %s", testTimeout, what)
 }
 
-func write(t *testing.T, path, content string) {
+func writeFile(t *testing.T, path, content string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func read(t *testing.T, path string) string {
+func readFile(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -116,7 +116,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func mode(t *testing.T, path string) os.FileMode {
+func fileMode(t *testing.T, path string) os.FileMode {
 	t.Helper()
 	info, err := os.Stat(path)
 	if err != nil {
@@ -128,29 +128,29 @@ func mode(t *testing.T, path string) os.FileMode {
 func TestHelpVersionAndUnknownCommand(t *testing.T) {
 	home := t.TempDir()
 	for _, args := range [][]string{{"--help"}, {"help"}, {}, {"--tui"}} {
-		agent(t, home, args...).want(t, 0, "usage: hermes", "dashboard")
+		runAgent(t, home, args...).check(t, 0, "usage: hermes", "dashboard")
 	}
-	agent(t, home, "--version").want(t, 0, "example-agent ")
-	agent(t, home, "chat", "--help").want(t, 0, "usage: chat")
-	agent(t, home, "dashboard", "--help").want(t, 0, "usage: dashboard")
-	agent(t, home, "dump").want(t, 0, "version:", "profile:  default", home)
-	agent(t, home, "frobnicate").want(t, 2, "Error: unknown command 'frobnicate'")
+	runAgent(t, home, "--version").check(t, 0, "example-agent ")
+	runAgent(t, home, "chat", "--help").check(t, 0, "usage: chat")
+	runAgent(t, home, "dashboard", "--help").check(t, 0, "usage: dashboard")
+	runAgent(t, home, "dump").check(t, 0, "version:", "profile:  default", home)
+	runAgent(t, home, "frobnicate").check(t, 2, "Error: unknown command 'frobnicate'")
 }
 
 func TestChatAnswersAndPromptEndsAtEOF(t *testing.T) {
 	home := t.TempDir()
-	if got := agent(t, home, "chat", "-q", "hello there"); got.code != 0 || got.stdout != "echo: hello there\n" {
+	if got := runAgent(t, home, "chat", "-q", "hello there"); got.code != 0 || got.stdout != "echo: hello there\n" {
 		t.Errorf("chat -q: %+v", got)
 	}
-	got := agentWith(t, home, nil, "one\ntwo\n", "chat")
-	got.want(t, 0, "echo: one\n", "echo: two\n")
-	if got := agentWith(t, home, nil, "exit\nnot read\n", "chat"); got.code != 0 || strings.Contains(got.stdout, "not read") {
+	got := runAgentWith(t, home, nil, "one\ntwo\n", "chat")
+	got.check(t, 0, "echo: one\n", "echo: two\n")
+	if got := runAgentWith(t, home, nil, "exit\nnot read\n", "chat"); got.code != 0 || strings.Contains(got.stdout, "not read") {
 		t.Errorf("exit does not end the prompt: %+v", got)
 	}
 }
 
 func TestReadmeNamesEveryKnobAndCommand(t *testing.T) {
-	readme := read(t, "README.md")
+	readme := readFile(t, "README.md")
 	for _, name := range slices.Concat(knobNames(), commandNames()) {
 		if !strings.Contains(readme, "`"+name) {
 			t.Errorf("README.md does not mention `%s`", name)

@@ -38,7 +38,7 @@ func TestGatewayEndsOnDemand(t *testing.T) {
 		t.Run(test.knobs, func(t *testing.T) {
 			t.Parallel()
 			home := t.TempDir()
-			write(t, filepath.Join(home, "agent.conf"), test.knobs+"\n")
+			writeFile(t, filepath.Join(home, "agent.conf"), test.knobs+"\n")
 			g := startGateway(t, home, "gateway", "run")
 			if code := g.wait(); code != test.code {
 				t.Errorf("exit code %d, want %d", code, test.code)
@@ -47,7 +47,7 @@ func TestGatewayEndsOnDemand(t *testing.T) {
 				t.Errorf("it left %q, want %q", state, test.state)
 			}
 			// A gateway that crashes leaves its pid file, and one that exits by itself removes it.
-			if left, crashed := exists(g.file("gateway.pid")), test.state == "running"; left != crashed {
+			if left, crashed := exists(g.path("gateway.pid")), test.state == "running"; left != crashed {
 				t.Errorf("gateway.pid there: %t, want %t", left, crashed)
 			}
 		})
@@ -56,24 +56,24 @@ func TestGatewayEndsOnDemand(t *testing.T) {
 
 func TestKnobFileWinsOverEnvironment(t *testing.T) {
 	home := t.TempDir()
-	write(t, filepath.Join(home, "agent.conf"), "exit_now=75\n")
-	agentWith(t, home, []string{"AGENT_EXIT_NOW=3"}, "", "gateway", "run").want(t, 75)
+	writeFile(t, filepath.Join(home, "agent.conf"), "exit_now=75\n")
+	runAgentWith(t, home, []string{"AGENT_EXIT_NOW=3"}, "", "gateway", "run").check(t, 75)
 	if err := os.Remove(filepath.Join(home, "agent.conf")); err != nil {
 		t.Fatal(err)
 	}
-	agentWith(t, home, []string{"AGENT_EXIT_NOW=3"}, "", "gateway", "run").want(t, 3)
-	agentWith(t, home, []string{"AGENT_DRAIN=-1s"}, "", "gateway", "run").want(t, 78, "cannot use AGENT_DRAIN")
+	runAgentWith(t, home, []string{"AGENT_EXIT_NOW=3"}, "", "gateway", "run").check(t, 3)
+	runAgentWith(t, home, []string{"AGENT_DRAIN=-1s"}, "", "gateway", "run").check(t, 78, "cannot use AGENT_DRAIN")
 }
 
 func TestCrashTimesLetsLaterStartsLive(t *testing.T) {
 	home := t.TempDir()
 	env := []string{"AGENT_EXIT_NOW=9", "AGENT_CRASH_TIMES=2"}
 	for range 2 {
-		agentWith(t, home, env, "", "gateway", "run").want(t, 9)
+		runAgentWith(t, home, env, "", "gateway", "run").check(t, 9)
 	}
 	g := startGatewayWith(t, home, env, "gateway", "run")
 	g.waitState("running")
-	if got := read(t, g.file("agent.crashes")); got != "2\n" {
+	if got := readFile(t, g.path("agent.crashes")); got != "2\n" {
 		t.Errorf("agent.crashes holds %q", got)
 	}
 }
@@ -84,7 +84,7 @@ func TestIgnoreTermNeedsAKill(t *testing.T) {
 	for n := 1; n <= 2; n++ {
 		g.signal(syscall.SIGTERM)
 		eventually(t, "it says that it ignores the signal", func() bool {
-			return strings.Count(read(t, g.stderr), "SIGTERM ignored") == n
+			return strings.Count(readFile(t, g.stderr), "SIGTERM ignored") == n
 		})
 	}
 	if state := g.state()["gateway_state"]; state != "running" {
@@ -102,12 +102,12 @@ func TestOutputKnobs(t *testing.T) {
 		"AGENT_BIG_LINE=200000", "AGENT_HALF_LINE=1", "AGENT_HEARTBEAT=20ms",
 	}, "gateway", "run")
 	eventually(t, "all lines and a heartbeat are out", func() bool {
-		out := read(t, g.stdout)
+		out := readFile(t, g.stdout)
 		return strings.Contains(out, "flood 000001000 ") && strings.Contains(out, "heartbeat of profile default\n")
 	})
 	g.signal(syscall.SIGTERM)
 	g.wait()
-	out := read(t, g.stdout)
+	out := readFile(t, g.stdout)
 	next, big := 1, false
 	for line := range strings.Lines(out) {
 		switch {
@@ -130,9 +130,9 @@ func TestOutputKnobs(t *testing.T) {
 
 func TestFloodKeepsItsRate(t *testing.T) {
 	g := startGatewayWith(t, t.TempDir(), []string{"AGENT_FLOOD=50", "AGENT_FLOOD_LINES=10"}, "gateway", "run")
-	eventually(t, "the last line is out", func() bool { return strings.Contains(read(t, g.stdout), "flood 000000010 ") })
+	eventually(t, "the last line is out", func() bool { return strings.Contains(readFile(t, g.stdout), "flood 000000010 ") })
 	g.signal(syscall.SIGINT)
-	if code := g.wait(); code != 0 || strings.Contains(read(t, g.stdout), "flood 000000011 ") {
+	if code := g.wait(); code != 0 || strings.Contains(readFile(t, g.stdout), "flood 000000011 ") {
 		t.Errorf("exit code %d, or more lines than asked for", code)
 	}
 }
@@ -160,8 +160,8 @@ func TestLeakedChildren(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			g := startGatewayWith(t, t.TempDir(), []string{"AGENT_LEAK_CHILD=" + mode, "AGENT_LEAK_FOR=1m"}, "gateway", "run")
-			eventually(t, "the child has written its pid", func() bool { return exists(g.file("leaked.pid")) })
-			leaked, err := strconv.Atoi(strings.TrimSpace(read(t, g.file("leaked.pid"))))
+			eventually(t, "the child has written its pid", func() bool { return exists(g.path("leaked.pid")) })
+			leaked, err := strconv.Atoi(strings.TrimSpace(readFile(t, g.path("leaked.pid"))))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -173,7 +173,7 @@ func TestLeakedChildren(t *testing.T) {
 			if session := statField(t, leaked, 6); (session == leaked) != want.ownSession {
 				t.Errorf("session %d of child %d", session, leaked)
 			}
-			if env := read(t, fmt.Sprintf("/proc/%d/environ", leaked)); (env == "") != want.cleanEnv {
+			if env := readFile(t, fmt.Sprintf("/proc/%d/environ", leaked)); (env == "") != want.cleanEnv {
 				t.Errorf("environment %q", env)
 			}
 			g.signal(syscall.SIGINT)
@@ -188,7 +188,7 @@ func TestLeakedChildren(t *testing.T) {
 // statField returns a numeric field of a process' stat line, counted from 1 as in the manual page.
 func statField(t *testing.T, pid, field int) int {
 	t.Helper()
-	line := read(t, fmt.Sprintf("/proc/%d/stat", pid))
+	line := readFile(t, fmt.Sprintf("/proc/%d/stat", pid))
 	value, err := strconv.Atoi(strings.Fields(line[strings.LastIndexByte(line, ')')+1:])[field-3])
 	if err != nil {
 		t.Fatal(err)
@@ -243,13 +243,13 @@ func TestSpawnDiagOutlivesTheGateway(t *testing.T) {
 
 func TestOrphansLeaveTheGateway(t *testing.T) {
 	g := startGatewayWith(t, t.TempDir(), []string{"AGENT_ORPHANS=60"}, "gateway", "run")
-	eventually(t, "it has made them", func() bool { return strings.Contains(read(t, g.stdout), "made 60 orphans") })
+	eventually(t, "it has made them", func() bool { return strings.Contains(readFile(t, g.stdout), "made 60 orphans") })
 	children, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", g.pid()))
 	if err != nil || len(children) == 0 {
 		t.Fatalf("cannot see the children: %v", err)
 	}
 	for _, path := range children {
-		if list := read(t, path); list != "" {
+		if list := readFile(t, path); list != "" {
 			t.Errorf("the gateway still has children: %s", list)
 		}
 	}
@@ -258,7 +258,7 @@ func TestOrphansLeaveTheGateway(t *testing.T) {
 func TestOOMTouchesTheMemory(t *testing.T) {
 	g := startGatewayWith(t, t.TempDir(), []string{"AGENT_OOM=64"}, "gateway", "run")
 	eventually(t, "it has 64 MB resident", func() bool {
-		for line := range strings.Lines(read(t, fmt.Sprintf("/proc/%d/status", g.pid()))) {
+		for line := range strings.Lines(readFile(t, fmt.Sprintf("/proc/%d/status", g.pid()))) {
 			if fields := strings.Fields(line); fields[0] == "VmRSS:" {
 				kilobytes, err := strconv.Atoi(fields[1])
 				return err == nil && kilobytes > 64<<10
@@ -275,20 +275,20 @@ func TestHealthServer(t *testing.T) {
 	}
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	home := t.TempDir()
-	write(t, filepath.Join(home, ".env"), "# keys\nAPI_SERVER_PORT=\""+port+"\"\n")
+	writeFile(t, filepath.Join(home, ".env"), "# keys\nAPI_SERVER_PORT=\""+port+"\"\n")
 	env := []string{"API_SERVER_ENABLED=true", "API_SERVER_PORT=1"} // The .env of the home overrides these variables.
 
 	// While the port is taken, the gateway is up without a health server.
 	g := startGatewayWith(t, home, env, "gateway", "run")
 	g.waitState("running")
-	if !strings.Contains(read(t, g.stderr), "cannot serve health") {
+	if !strings.Contains(readFile(t, g.stderr), "cannot serve health") {
 		t.Error("no warning about the taken port")
 	}
 	listener.Close()
 	g = startGatewayWith(t, home, env, "gateway", "run", "--replace")
 	g.waitState("running")
-	client := http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}
-	status, body := get(t, &client, "http://127.0.0.1:"+port+"/health")
+	client := http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	status, body := httpGet(t, &client, "http://127.0.0.1:"+port+"/health")
 	if status != 200 || !strings.Contains(body, `"platform":"hermes-agent"`) || !strings.Contains(body, `"status":"ok"`) {
 		t.Errorf("%d %s", status, body)
 	}

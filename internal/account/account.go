@@ -37,21 +37,21 @@ type User struct {
 	Groups []uint32
 }
 
-// RuntimeDir is the directory in which the exec shim looks for [IDsFile] and [IsolatedFile]. No setting changes it.
+// RuntimeDir is the directory in which the exec shim looks for [AgentIDsFile] and [IsolatedProfilesFile]. No setting changes it.
 const RuntimeDir = "/run/hinit"
 
-// IDsFile is the name of the file in which PID 1 publishes the name, uid, gid and groups of the agent's user, each on its own
-// line. It is in the directory of the control socket. The exec shim needs it if /etc/passwd is read-only, so that PID 1 could
+// AgentIDsFile is the name of the file in which PID 1 publishes the name, uid, gid and groups of the agent's user, each on its
+// own line. It is in the directory of the control socket. The exec shim needs it if /etc/passwd is read-only, so that PID 1 could
 // not store requested ids in it.
-const IDsFile = "agent"
+const AgentIDsFile = "agent"
 
-// IsolatedFile is the name of the file in which PID 1 lists the isolated profiles, one name per line, in the directory of the
-// control socket. An isolated profile has its own user. The line "*" means all profiles without their own line, and the line
+// IsolatedProfilesFile is the name of the file in which PID 1 lists the isolated profiles, one name per line, in the directory of
+// the control socket. An isolated profile has its own user. The line "*" means all profiles without their own line, and the line
 // "-NAME" means that the profile NAME is not isolated. If no profile is isolated, the file is empty or missing.
-const IsolatedFile = "isolated"
+const IsolatedProfilesFile = "isolated"
 
-// Isolates reports whether the profile is isolated according to list, the content of [IsolatedFile].
-func Isolates(list, profile string) bool {
+// ListsProfile reports whether the profile is isolated according to list, the content of [IsolatedProfilesFile].
+func ListsProfile(list, profile string) bool {
 	has := func(line string) bool { return strings.Contains("\n"+list, "\n"+line+"\n") }
 	return has(profile) || has("*") && !has("-"+profile)
 }

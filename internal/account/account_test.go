@@ -11,7 +11,7 @@ import (
 	"hinit/internal/account"
 )
 
-const passwd = "# a comment:x:1:1::/c:/bin/sh\n" +
+const testPasswd = "# a comment:x:1:1::/c:/bin/sh\n" +
 	"root:x:0:0:root:/root:/bin/bash\n" +
 	"\n" +
 	"garbage\n" +
@@ -30,7 +30,7 @@ const passwd = "# a comment:x:1:1::/c:/bin/sh\n" +
 	"other:x:1234:1234::/other:/bin/sh\n" +
 	"last:x:9:9::/last:/bin/sh" // the last line of the file may lack its newline
 
-const group = "root:x:0:\n" +
+const testGroup = "root:x:0:\n" +
 	"hermes:x:10000:hermes\n" +
 	"video:x:44:alice,hermes,bob\r\n" +
 	"# comment:x:45:hermes\n" +
@@ -45,7 +45,7 @@ const group = "root:x:0:\n" +
 	"empty:x:50:,,\n" +
 	"end:x:4294967294:noshell,hermes"
 
-func root(t *testing.T, files map[string]string) string {
+func makeTestRoot(t *testing.T, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.Mkdir(dir+"/etc", 0o755); err != nil {
@@ -60,7 +60,7 @@ func root(t *testing.T, files map[string]string) string {
 }
 
 func TestLookup(t *testing.T) {
-	dir := root(t, map[string]string{"passwd": passwd, "group": group})
+	dir := makeTestRoot(t, map[string]string{"passwd": testPasswd, "group": testGroup})
 	hermes := account.User{
 		Name: "hermes", UID: 10000, GID: 10000, Home: "/opt/data",
 		Groups: []uint32{10000, 44, 109, 0, 4294967294},
@@ -93,7 +93,7 @@ func TestLookup(t *testing.T) {
 }
 
 func TestLookupRefuses(t *testing.T) {
-	dir := root(t, map[string]string{"passwd": passwd, "group": group})
+	dir := makeTestRoot(t, map[string]string{"passwd": testPasswd, "group": testGroup})
 	for _, who := range []string{
 		"", "nobody", "hermes2", "herme", "+", "+nis", "#", "# a comment", "garbage",
 		"hermes:5", "hermes:hermes", "10000:hermes", "10000:", ":5", ":", "1:2:3", "hermes:x",
@@ -111,7 +111,7 @@ func TestLookupRefuses(t *testing.T) {
 func TestVeryLongLines(t *testing.T) {
 	long := strings.Repeat("x", 3<<20)
 	members := strings.Repeat("somebody,", 1<<18)
-	dir := root(t, map[string]string{
+	dir := makeTestRoot(t, map[string]string{
 		"passwd": long + "\na:x:1:2:" + long + ":/home/a:/bin/sh\n",
 		"group":  "big:x:3:" + members + "a\n" + long,
 	})
@@ -129,15 +129,15 @@ func TestMissingAndUnreadableFiles(t *testing.T) {
 	if u, err := account.Lookup(none, "10000:5"); err != nil || u.UID != 10000 || u.GID != 5 {
 		t.Errorf("number without passwd: %+v, %v", u, err)
 	}
-	noGroup := root(t, map[string]string{"passwd": passwd})
+	noGroup := makeTestRoot(t, map[string]string{"passwd": testPasswd})
 	if u, err := account.Lookup(noGroup, "hermes"); err != nil || !reflect.DeepEqual(u.Groups, []uint32{10000}) {
 		t.Errorf("without group: %+v, %v", u, err)
 	}
 	// A directory in place of the file can't be read, not even by root.
 	for _, broken := range []string{"passwd", "group"} {
-		files := map[string]string{"passwd": passwd, "group": group}
+		files := map[string]string{"passwd": testPasswd, "group": testGroup}
 		delete(files, broken)
-		dir := root(t, files)
+		dir := makeTestRoot(t, files)
 		if err := os.Mkdir(dir+"/etc/"+broken, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -155,10 +155,10 @@ func TestRealFiles(t *testing.T) {
 }
 
 func FuzzLookup(f *testing.F) {
-	f.Add(passwd, group, "hermes")
+	f.Add(testPasswd, testGroup, "hermes")
 	f.Add("a:b:1:2:c:d:e", "x:y:3:a", "1")
 	f.Fuzz(func(t *testing.T, passwd, group, who string) {
-		u, err := account.Lookup(root(t, map[string]string{"passwd": passwd, "group": group}), who)
+		u, err := account.Lookup(makeTestRoot(t, map[string]string{"passwd": passwd, "group": group}), who)
 		if err != nil {
 			if !errors.Is(err, account.ErrNotFound) {
 				t.Errorf("an error that isn't ErrNotFound: %v", err)

@@ -29,16 +29,16 @@ type ServiceEvent struct {
 	Service client.Service
 }
 
-// readyAfterBoot is the time after hinit's start in which a service that is already ready causes the event ready. Later, only a
+// readyEventWindow is the time after hinit's start in which a service that is already ready causes the event ready. Later, only a
 // service that becomes ready causes it.
-const readyAfterBoot = time.Minute
+const readyEventWindow = time.Minute
 
 // tailTimeout is how long an event waits for the last log lines of a service that has exited. The status reports an exit before
 // all output is read, so the lines come later.
 const tailTimeout = 10 * time.Second
 
-// endedMark is the prefix of the mark of a condition that is over: the process has ended or recovered.
-const endedMark = "was "
+// endedPrefix is the prefix of the mark of a condition that is over: the process has ended or recovered.
+const endedPrefix = "was "
 
 // Apply updates the marks by a status change. It returns the new events in the order of the services; changed reports whether a
 // mark has changed.
@@ -51,7 +51,7 @@ func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceE
 		if s.Expected || s.Name == config.ActionsName {
 			continue
 		}
-		if x := s.LastExit; x != nil && x.TailPending && time.Since(x.At) <= tailTimeout {
+		if x := s.LastExit; x != nil && x.TailPending && time.Since(x.EndedAt) <= tailTimeout {
 			held = append(held, s.Name)
 			continue
 		}
@@ -62,11 +62,11 @@ func (m SeenConditions) Apply(c client.StatusChange, first bool) (out []ServiceE
 			old, held := known[event]
 			switch {
 			case !holds && event == config.EventUnhealthy && held:
-				now[event] = endedMark + strings.TrimPrefix(old, endedMark) // a recovery causes no event
+				now[event] = endedPrefix + strings.TrimPrefix(old, endedPrefix) // a recovery causes no event
 			case !holds, held && mark == old:
-			case strings.HasPrefix(mark, endedMark) && endedMark+old == mark:
-			case first && event == config.EventOOM, first && event == config.EventUnhealthy && strings.HasPrefix(mark, endedMark):
-			case first && event == config.EventReady && c.Init.UptimeSeconds > readyAfterBoot.Seconds():
+			case strings.HasPrefix(mark, endedPrefix) && endedPrefix+old == mark:
+			case first && event == config.EventOOM, first && event == config.EventUnhealthy && strings.HasPrefix(mark, endedPrefix):
+			case first && event == config.EventReady && c.Init.UptimeSeconds > readyEventWindow.Seconds():
 			default:
 				out = append(out, ServiceEvent{event, s})
 			}
@@ -91,28 +91,28 @@ func currentConditions(s *client.Service) map[string]string {
 	marks := map[string]string{}
 	end, pid := "", s.PID
 	if x := s.LastExit; x != nil {
-		end = strconv.FormatInt(x.At.UnixMilli(), 10)
+		end = strconv.FormatInt(x.EndedAt.UnixMilli(), 10)
 		pid = cmp.Or(pid, x.PID)
 		if x.Cause == "oom" {
 			marks[config.EventOOM] = end
 		}
 		if x.Cause == "health" {
-			marks[config.EventUnhealthy] = endedMark + strconv.Itoa(x.PID)
+			marks[config.EventUnhealthy] = endedPrefix + strconv.Itoa(x.PID)
 		}
 	}
 	if slices.ContainsFunc(s.Checks, func(c client.Check) bool {
-		return c.Failed && c.Kind != config.CheckReady && c.State != client.CheckHeld
+		return c.Failed && c.Kind != config.CheckReady && c.State != client.CheckOnHold
 	}) {
 		marks[config.EventUnhealthy] = strconv.Itoa(pid)
 	}
-	run := fmt.Sprintf("%d/%s", s.Run, end)
+	run := fmt.Sprintf("%d/%s", s.RunNumber, end)
 	switch {
 	case s.State == client.StateParked:
 		marks[config.EventParked] = run
 	case s.State == client.StateFailed:
 		marks[config.EventFailed] = run
 	case s.State == client.StateUp && s.Ready:
-		marks[config.EventReady] = strconv.FormatUint(s.Run, 10)
+		marks[config.EventReady] = strconv.FormatUint(s.RunNumber, 10)
 	}
 	if s.CrashLoop {
 		marks[config.EventCrashLoop] = "on"
@@ -155,7 +155,7 @@ func encodeMessage(h ServiceEvent, host string, at time.Time) []byte {
 		Tail: []string{}, At: at.UTC().Truncate(time.Millisecond), Container: host, Version: version.Get().Version,
 	}
 	if x := s.LastExit; x != nil {
-		m.Cause, m.Exit = x.Cause, &Exit{Code: x.Code, Signal: x.Signal, At: x.At, Error: redact.HideText(x.Error)}
+		m.Cause, m.Exit = x.Cause, &Exit{Code: x.Code, Signal: x.Signal, At: x.EndedAt, Error: redact.HideText(x.Error)}
 		if len(x.Tail) > 0 {
 			m.Tail = strings.Split(redact.HideText(strings.Join(x.Tail, "\n")), "\n")
 		}

@@ -18,8 +18,8 @@ func TestANullInTheStateFileEndedAllAlerts(t *testing.T) {
 	if err := os.WriteFile(state, []byte(`{"marks":{"web":null},"stale":null,"jobs":[null,{"event":"parked","service":"web"},null]}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, state, hook(server.URL))
-	b.park(1, "web")
+	b := startRunner(t, state, webhookAction(server.URL))
+	b.reportParked(1, "web")
 	<-got
-	b.waiting(0)
+	b.awaitJobs(0)
 }

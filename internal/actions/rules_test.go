@@ -9,7 +9,7 @@ import (
 )
 
 func TestTheNearestActionsCount(t *testing.T) {
-	c, err := config.Load(config.Options{Text: []byte(`
+	c, err := config.Load(config.Options{Content: []byte(`
 on:
   parked: {webhook: "https://example.org/h", secret_file: /run/s, timeout: 5s}
   ready: [{exec: [say, hello]}, {webhook: "http://[::1]:80/x"}]

@@ -61,7 +61,7 @@ type Runner struct {
 	config           *config.Config
 	lastConfigError  string        // last error of reading the configuration, so that it is reported once
 	lastStatus       client.Status // the whole status after the last change
-	awaitingTail     []string      // services whose events wait for the last log lines
+	awaitingLogTail  []string      // services whose events wait for the last log lines
 	lastEnvFileCheck time.Time     // when environment files were last checked for changes
 	deliveries       sync.WaitGroup
 }
@@ -104,22 +104,22 @@ func (r *Runner) Run(ctx context.Context) error {
 
 // handleChange finds the events in a change of the status, adds jobs for their actions, and starts to deliver them.
 func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
-	r.reload()
+	r.reloadConfig()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	first := !r.state.Init.Equal(c.Init.StartedAt)
+	first := !r.state.InitStartedAt.Equal(c.Init.StartedAt)
 	if first {
-		r.state.Init, r.state.Marks = c.Init.StartedAt, SeenConditions{}
+		r.state.InitStartedAt, r.state.Conditions = c.Init.StartedAt, SeenConditions{}
 	}
 	c.Apply(&r.lastStatus)
-	for _, name := range r.awaitingTail {
+	for _, name := range r.awaitingLogTail {
 		if s := r.lastStatus.Find(name); s != nil {
 			c.Services = append(c.Services, *s)
 		}
 	}
 	var fresh []*Job
-	happened, held, changed := r.state.Marks.Apply(c, first)
-	r.awaitingTail = held
+	happened, held, changed := r.state.Conditions.Apply(c, first)
+	r.awaitingLogTail = held
 	for _, h := range append(happened, r.changedEnvFiles()...) {
 		body := sync.OnceValue(func() []byte { return encodeMessage(h, r.Host, time.Now()) }) // all actions of an event get the same body, because it contains the id of the event
 		for _, a := range actionsOf(r.config, h.Service.Name, h.Service.Profile, h.Event) {
@@ -131,7 +131,7 @@ func (r *Runner) handleChange(ctx context.Context, c client.StatusChange) {
 		r.dropOldest(j.target())
 	}
 	if first || changed || len(fresh) > 0 {
-		r.save()
+		r.saveState()
 	}
 	for _, j := range fresh {
 		r.startDelivery(ctx, j.target())
@@ -153,21 +153,21 @@ func (r *Runner) changedEnvFiles() (out []ServiceEvent) {
 		if s.Name == config.ActionsName || len(actionsOf(r.config, s.Name, s.Profile, config.EventStale)) == 0 {
 			continue
 		}
-		at := varfiles.Changed(s, varfiles.Paths(r.config, s, os.Environ()))
-		if at.IsZero() || at.Equal(r.state.Stale[s.Name]) {
+		at := varfiles.ChangedAt(s, varfiles.Paths(r.config, s, os.Environ()))
+		if at.IsZero() || at.Equal(r.state.EnvFilesChangedAt[s.Name]) {
 			continue
 		}
-		if r.state.Stale == nil {
-			r.state.Stale = map[string]time.Time{}
+		if r.state.EnvFilesChangedAt == nil {
+			r.state.EnvFilesChangedAt = map[string]time.Time{}
 		}
-		r.state.Stale[s.Name] = at
+		r.state.EnvFilesChangedAt[s.Name] = at
 		out = append(out, ServiceEvent{config.EventStale, *s})
 	}
 	return out
 }
 
-// reload reads a changed configuration again. If the new file is invalid, the runner keeps the old configuration.
-func (r *Runner) reload() {
+// reloadConfig reads a changed configuration again. If the new file is invalid, the runner keeps the old configuration.
+func (r *Runner) reloadConfig() {
 	rules, err := r.ReadConfig()
 	switch {
 	case err != nil && err.Error() != r.lastConfigError:
@@ -205,7 +205,7 @@ func (r *Runner) startDelivery(ctx context.Context, target string) {
 		return
 	}
 	r.droppedByTarget[target] = 0
-	r.deliveries.Go(guard.Func("carrying out actions", func() { r.deliver(ctx, target) }))
+	r.deliveries.Go(guard.WrapFunc("carrying out actions", func() { r.deliver(ctx, target) }))
 }
 
 // deliver carries out the jobs of a target, one after another, until the target has no more jobs. After a failure that may be
@@ -249,7 +249,7 @@ func (r *Runner) deliver(ctx context.Context, target string) {
 			r.Log.Info("done", "event", j.Event, "service", j.Service, "target", j.maskedTarget())
 		}
 		r.state.Jobs = slices.DeleteFunc(r.state.Jobs, func(o *Job) bool { return o == j })
-		r.save()
+		r.saveState()
 		r.mu.Unlock()
 	}
 }
@@ -261,9 +261,9 @@ func (r *Runner) requeueBehindOthers(j *Job) {
 	r.state.Jobs = append(others, mine...)
 }
 
-// save replaces the state file. Only the file's owner may read it, because addresses and keys of webhooks are often secret. If
-// the file can't be written, the runner continues, but loses its state when it ends. The caller must hold r.mu.
-func (r *Runner) save() {
+// saveState replaces the state file. Only the file's owner may read it, because addresses and keys of webhooks are often secret.
+// If the file can't be written, the runner continues, but loses its state when it ends. The caller must hold r.mu.
+func (r *Runner) saveState() {
 	text, err := json.Marshal(&r.state)
 	if err == nil {
 		err = wholefile.Replace(r.StateFile, 0o600, false, bytes.NewReader(text).WriteTo)
@@ -301,18 +301,18 @@ type Job struct {
 
 // state is the content of the state file.
 type state struct {
-	Init  time.Time            `json:"init"` // start time of the hinit to which the marks belong
-	Marks SeenConditions       `json:"marks"`
-	Stale map[string]time.Time `json:"stale,omitempty"` // time of the last reported change of environment files, by service
-	Jobs  []*Job               `json:"jobs"`            // queue of jobs; the jobs of one service are in the order of their events
+	InitStartedAt     time.Time            `json:"init"` // start time of the hinit to which the marks belong
+	Conditions        SeenConditions       `json:"marks"`
+	EnvFilesChangedAt map[string]time.Time `json:"stale,omitempty"` // time of the last reported change of environment files, by service
+	Jobs              []*Job               `json:"jobs"`            // queue of jobs; the jobs of one service are in the order of their events
 }
 
-// maxState is the maximum size in bytes of a state file that load accepts.
-const maxState = 64 << 20
+// maxStateSize is the maximum size in bytes of a state file that load accepts.
+const maxStateSize = 64 << 20
 
 // loadState reads the state file. If the file is missing, the state is empty.
 func loadState(path string) (s state, err error) {
-	text, err := wholefile.Read(path, maxState)
+	text, err := wholefile.Read(path, maxStateSize)
 	if err == nil {
 		err = json.Unmarshal(text, &s)
 	}
@@ -322,8 +322,8 @@ func loadState(path string) (s state, err error) {
 	if err != nil {
 		s, err = state{}, fmt.Errorf("cannot read %s, so the waiting actions are lost: %w", path, err)
 	}
-	if s.Marks == nil {
-		s.Marks = SeenConditions{}
+	if s.Conditions == nil {
+		s.Conditions = SeenConditions{}
 	}
 	s.Jobs = lo.Compact(s.Jobs) // another program may have written null as a job
 	return s, err

@@ -29,36 +29,36 @@ import (
 	"hinit/internal/testkit"
 )
 
-// bench is a Runner with a hinit whose status the test sets.
-type bench struct {
-	t       *testing.T
-	state   string
-	changes chan client.StatusChange
-	log     *lines
-	stop    func() // ends the Runner and waits for it
+// runnerTest is a Runner with a hinit whose status the test sets.
+type runnerTest struct {
+	t         *testing.T
+	stateFile string
+	changes   chan client.StatusChange
+	log       *logBuffer
+	stop      func() // ends the Runner and waits for it
 }
 
-type lines struct {
+type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *logBuffer) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.Write(p)
 }
 
-func (l *lines) String() string {
+func (l *logBuffer) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
 }
 
-// start starts a Runner with these actions for the event "parked".
-func start(t *testing.T, state string, parked ...config.Action) *bench {
+// startRunner starts a Runner with these actions for the event "parked".
+func startRunner(t *testing.T, state string, parked ...config.Action) *runnerTest {
 	t.Helper()
-	b := &bench{t: t, state: state, changes: make(chan client.StatusChange), log: &lines{}}
+	b := &runnerTest{t: t, stateFile: state, changes: make(chan client.StatusChange), log: &logBuffer{}}
 	first := true
 	r := &actions.Runner{
 		Watch: func(ctx context.Context, fn func(client.StatusChange) error) error {
@@ -95,12 +95,12 @@ func start(t *testing.T, state string, parked ...config.Action) *bench {
 	return b
 }
 
-// park reports that services are parked after run n.
-func (b *bench) park(n int, names ...string) {
+// reportParked reports that services are parked after run n.
+func (b *runnerTest) reportParked(n int, names ...string) {
 	c := client.StatusChange{Init: client.Init{UptimeSeconds: 500}}
 	code := 78
 	for _, name := range names {
-		s := ended(n, "config", client.StateParked)
+		s := endedService(n, "config", client.StateParked)
 		s.Name, s.Profile, s.Reason, s.LastExit.Code = name, "coder", "exit code 78", &code
 		s.LastExit.Tail = []string{"token ghp_" + strings.Repeat("a1", 18), "bye"}
 		s.LastExit.Error = "cannot start --token=ghp_" + strings.Repeat("a1", 18)
@@ -109,15 +109,15 @@ func (b *bench) park(n int, names ...string) {
 	b.changes <- c
 }
 
-func (b *bench) logged(text string, times int) {
+func (b *runnerTest) awaitLogged(text string, times int) {
 	b.t.Helper()
 	testkit.Until(b.t, fmt.Sprintf("the log has %q %d times", text, times), func() bool { return strings.Count(b.log.String(), text) >= times })
 }
 
-func (b *bench) waiting(want int) {
+func (b *runnerTest) awaitJobs(want int) {
 	b.t.Helper()
 	testkit.Until(b.t, fmt.Sprintf("%d jobs are waiting", want), func() bool {
-		text, err := os.ReadFile(b.state)
+		text, err := os.ReadFile(b.stateFile)
 		var s struct{ Jobs []any }
 		return err == nil && json.Unmarshal(text, &s) == nil && len(s.Jobs) == want
 	})
@@ -127,11 +127,11 @@ func (b *bench) waiting(want int) {
 // exit.
 func TestAMessageHasTheLastLinesThatAreReadAfterTheEnd(t *testing.T) {
 	out := filepath.Join(t.TempDir(), "out")
-	b := start(t, filepath.Join(t.TempDir(), "state"), config.Action{Exec: []string{"sh", "-c", "cat >>" + out}, Timeout: 20 * time.Second})
+	b := startRunner(t, filepath.Join(t.TempDir(), "state"), config.Action{Exec: []string{"sh", "-c", "cat >>" + out}, Timeout: 20 * time.Second})
 	c := client.StatusChange{Init: client.Init{UptimeSeconds: 500}}
 	for _, name := range []string{"silent", "web"} {
-		s := ended(1, "config", client.StateParked)
-		s.Name, s.LastExit.TailPending, s.LastExit.At = name, true, time.Now()
+		s := endedService(1, "config", client.StateParked)
+		s.Name, s.LastExit.TailPending, s.LastExit.EndedAt = name, true, time.Now()
 		c.Services = append(c.Services, s)
 	}
 	b.changes <- c
@@ -142,7 +142,7 @@ func TestAMessageHasTheLastLinesThatAreReadAfterTheEnd(t *testing.T) {
 		s.LastExit = &exit
 		b.changes <- client.StatusChange{Init: c.Init, Services: []client.Service{s}}
 	}
-	b.logged("msg=done", 2)
+	b.awaitLogged("msg=done", 2)
 	text, err := os.ReadFile(out)
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,9 @@ func TestAMessageHasTheLastLinesThatAreReadAfterTheEnd(t *testing.T) {
 	}
 }
 
-func hook(url string) config.Action { return config.Action{Webhook: url, Timeout: 20 * time.Second} }
+func webhookAction(url string) config.Action {
+	return config.Action{Webhook: url, Timeout: 20 * time.Second}
+}
 
 func TestAWebhookIsSignedAndTriedAgain(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
@@ -183,10 +185,10 @@ func TestAWebhookIsSignedAndTriedAgain(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	a := hook(server.URL + "/very-secret")
+	a := webhookAction(server.URL + "/very-secret")
 	a.SecretFile, a.Timeout = secret, 500*time.Millisecond
-	b := start(t, filepath.Join(t.TempDir(), "state"), a)
-	b.park(1, "gateway-coder")
+	b := startRunner(t, filepath.Join(t.TempDir(), "state"), a)
+	b.reportParked(1, "gateway-coder")
 	r := <-got
 	mac := hmac.New(sha256.New, []byte("key"))
 	mac.Write(r.body)
@@ -204,8 +206,8 @@ func TestAWebhookIsSignedAndTriedAgain(t *testing.T) {
 	if strings.Contains(string(r.body), "ghp_") || !strings.Contains(m.Tail[0], "***") {
 		t.Errorf("a token is in the message: %s", r.body)
 	}
-	b.waiting(0)
-	b.logged("msg=done", 1)
+	b.awaitJobs(0)
+	b.awaitLogged("msg=done", 1)
 	if strings.Contains(b.log.String(), "very-secret") {
 		t.Errorf("the address is in the log:\n%s", b.log)
 	}
@@ -219,26 +221,26 @@ func TestAHangingTargetHoldsUpNoOther(t *testing.T) {
 	got := make(chan struct{}, 10)
 	works := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))
 	defer works.Close()
-	b := start(t, filepath.Join(t.TempDir(), "state"), hook(hangs.URL), hook(works.URL))
+	b := startRunner(t, filepath.Join(t.TempDir(), "state"), webhookAction(hangs.URL), webhookAction(works.URL))
 	for n := range 3 {
-		b.park(n, "web")
+		b.reportParked(n, "web")
 		<-got
 	}
-	b.waiting(3)
+	b.awaitJobs(3)
 	b.stop()
 }
 
 // A FIFO in place of the file with the key of a webhook must cause an error at once. Opening a FIFO waits for a writer, and
 // would also delay the end of the program.
 func TestAPipeInPlaceOfAKeyIsNotWaitedFor(t *testing.T) {
-	a := hook("http://127.0.0.1:1")
+	a := webhookAction("http://127.0.0.1:1")
 	a.SecretFile = filepath.Join(t.TempDir(), "key")
 	if err := unix.Mkfifo(a.SecretFile, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, filepath.Join(t.TempDir(), "state"), a)
-	b.park(1, "web")
-	b.logged("cannot read the secret", 1)
+	b := startRunner(t, filepath.Join(t.TempDir(), "state"), a)
+	b.reportParked(1, "web")
+	b.awaitLogged("cannot read the secret", 1)
 	b.stop()
 }
 
@@ -248,14 +250,14 @@ func TestARequestWasSignedWithTheEmptyKeyOfATruncatedFile(t *testing.T) {
 	got := make(chan struct{}, 10)
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { got <- struct{}{} }))
 	defer server.Close()
-	a := hook(server.URL)
+	a := webhookAction(server.URL)
 	a.SecretFile = filepath.Join(t.TempDir(), "key")
 	if err := os.WriteFile(a.SecretFile, []byte("\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	b := start(t, filepath.Join(t.TempDir(), "state"), a)
-	b.park(1, "web")
-	b.logged("cannot read the secret: the file is empty", 1)
+	b := startRunner(t, filepath.Join(t.TempDir(), "state"), a)
+	b.reportParked(1, "web")
+	b.awaitLogged("cannot read the secret: the file is empty", 1)
 	if err := os.WriteFile(a.SecretFile, []byte("key\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -274,14 +276,14 @@ func hangingServer(t *testing.T) string {
 }
 
 func TestTheQueueIsBounded(t *testing.T) {
-	b := start(t, filepath.Join(t.TempDir(), "state"), hook(hangingServer(t)))
-	b.park(1, "first")
+	b := startRunner(t, filepath.Join(t.TempDir(), "state"), webhookAction(hangingServer(t)))
+	b.reportParked(1, "first")
 	for n := range 104 {
-		b.park(n, "web")
+		b.reportParked(n, "web")
 	}
-	b.waiting(100)
-	b.logged("dropped=5", 1)
-	if text, _ := os.ReadFile(b.state); strings.Count(string(text), `"service":"first"`) != 1 {
+	b.awaitJobs(100)
+	b.awaitLogged("dropped=5", 1)
+	if text, _ := os.ReadFile(b.stateFile); strings.Count(string(text), `"service":"first"`) != 1 {
 		t.Error("what is being delivered was dropped")
 	}
 	b.stop()
@@ -290,17 +292,17 @@ func TestTheQueueIsBounded(t *testing.T) {
 // When the queue is full, the events of one service may displace only that service's own alerts. A tenant whose gateway fails
 // all the time must not displace the alerts of other services.
 func TestTheEventsOfOneServicePushedTheAlertsOfOthersOut(t *testing.T) {
-	b := start(t, filepath.Join(t.TempDir(), "state"), hook(hangingServer(t)))
-	b.park(1, "first")
-	b.park(1, "payments")
+	b := startRunner(t, filepath.Join(t.TempDir(), "state"), webhookAction(hangingServer(t)))
+	b.reportParked(1, "first")
+	b.reportParked(1, "payments")
 	for n := range 150 {
-		b.park(n, "flood")
+		b.reportParked(n, "flood")
 	}
-	b.park(2, "payments")
-	b.waiting(100)
-	b.logged("dropped=53", 1)
+	b.reportParked(2, "payments")
+	b.awaitJobs(100)
+	b.awaitLogged("dropped=53", 1)
 	testkit.Until(t, "both alerts are left", func() bool {
-		text, _ := os.ReadFile(b.state)
+		text, _ := os.ReadFile(b.stateFile)
 		return strings.Count(string(text), `"service":"payments"`) == 2
 	})
 	b.stop()
@@ -320,20 +322,20 @@ func TestAnAlertThatTheReceiverCannotTakeHoldsUpNoOtherService(t *testing.T) {
 		got <- request{m.Service, m.ID}
 	}))
 	defer server.Close()
-	b := start(t, filepath.Join(t.TempDir(), "state"), hook(server.URL))
-	b.park(1, "bad", "payments")
+	b := startRunner(t, filepath.Join(t.TempDir(), "state"), webhookAction(server.URL))
+	b.reportParked(1, "bad", "payments")
 	first := <-got
 	if second := <-got; first.service != "bad" || second.service != "payments" {
 		t.Errorf("after %v came %v", first, second)
 	}
-	b.park(2, "bad")
+	b.reportParked(2, "bad")
 	for range 9 {
 		if again := <-got; again != first { // alerts of one service must stay in order
 			t.Errorf("%v came before %v was given up", again, first)
 		}
 	}
-	b.logged("given up after 10 tries", 2)
-	b.waiting(0)
+	b.awaitLogged("given up after 10 tries", 2)
+	b.awaitJobs(0)
 }
 
 // An alert that failed once must be tried again in time, even while another service causes new events all the time.
@@ -349,8 +351,8 @@ func TestAnAlertThatFailedOnceWaitedBehindEachNewEventOfATenant(t *testing.T) {
 		}
 	}))
 	defer server.Close()
-	b := start(t, filepath.Join(t.TempDir(), "state"), hook(server.URL))
-	b.park(1, "payments")
+	b := startRunner(t, filepath.Join(t.TempDir(), "state"), webhookAction(server.URL))
+	b.reportParked(1, "payments")
 	for n, status := 1, http.StatusInternalServerError; ; n++ {
 		if service := <-got; service == "payments" && n > 1 {
 			break
@@ -359,14 +361,14 @@ func TestAnAlertThatFailedOnceWaitedBehindEachNewEventOfATenant(t *testing.T) {
 			t.Error("the alert was not sent again after 10 requests")
 			break
 		}
-		b.park(n, "flood") // a new event always waits
-		b.waiting(min(n, 2) + 1)
+		b.reportParked(n, "flood") // a new event always waits
+		b.awaitJobs(min(n, 2) + 1)
 		answer <- status
 		status = http.StatusOK
 	}
 	close(over)
 	answer <- http.StatusOK
-	b.waiting(0)
+	b.awaitJobs(0)
 }
 
 func TestARefusedActionIsNotRepeated(t *testing.T) {
@@ -382,11 +384,11 @@ func TestARefusedActionIsNotRepeated(t *testing.T) {
 		w.WriteHeader(http.StatusFound)
 	}))
 	defer refuses.Close()
-	b := start(t, filepath.Join(t.TempDir(), "state"), hook(fails.URL), hook(refuses.URL))
-	b.park(1, "web")
-	b.logged("given up after 10 tries: the answer is 500", 1)
-	b.logged("it is refused: the answer is 302", 1)
-	b.waiting(0)
+	b := startRunner(t, filepath.Join(t.TempDir(), "state"), webhookAction(fails.URL), webhookAction(refuses.URL))
+	b.reportParked(1, "web")
+	b.awaitLogged("given up after 10 tries: the answer is 500", 1)
+	b.awaitLogged("it is refused: the answer is 302", 1)
+	b.awaitJobs(0)
 	if failed.Load() != 10 || refused.Load() != 1 {
 		t.Errorf("%d and %d requests, want 10 and 1", failed.Load(), refused.Load())
 	}
@@ -398,13 +400,13 @@ func TestACommandGetsTheEvent(t *testing.T) {
 	bad := config.Action{Exec: []string{"sh", "-c", "exit 3"}, Timeout: 20 * time.Second}
 	none := config.Action{Exec: []string{"/no/such/program"}, Timeout: 20 * time.Second}
 	slow := config.Action{Exec: []string{"sh", "-c", "sleep 1009 & wait"}, Timeout: 50 * time.Millisecond}
-	b := start(t, filepath.Join(dir, "state"), good, bad, none, slow)
-	b.park(1, "web")
-	b.logged("msg=done", 1)
-	b.logged("exit code 3", 1)
-	b.logged("no such file", 1)
-	b.logged("it was killed after 50ms", 1)
-	b.waiting(0)
+	b := startRunner(t, filepath.Join(dir, "state"), good, bad, none, slow)
+	b.reportParked(1, "web")
+	b.awaitLogged("msg=done", 1)
+	b.awaitLogged("exit code 3", 1)
+	b.awaitLogged("no such file", 1)
+	b.awaitLogged("it was killed after 50ms", 1)
+	b.awaitJobs(0)
 	var m actions.Message
 	if text, err := os.ReadFile(filepath.Join(dir, "in")); err != nil || json.Unmarshal(text, &m) != nil || m.Service != "web" {
 		t.Errorf("its input is %q: %v", text, err)
@@ -421,10 +423,10 @@ func TestTwoActionsForOneEventSendItsID(t *testing.T) {
 	store := func(name string) config.Action {
 		return config.Action{Exec: []string{"sh", "-c", `cat >"$0"`, filepath.Join(dir, name)}, Timeout: 20 * time.Second}
 	}
-	b := start(t, filepath.Join(dir, "state"), store("one"), store("two"))
-	b.park(1, "web")
-	b.waiting(0)
-	b.logged("msg=done", 2)
+	b := startRunner(t, filepath.Join(dir, "state"), store("one"), store("two"))
+	b.reportParked(1, "web")
+	b.awaitJobs(0)
+	b.awaitLogged("msg=done", 2)
 	one, _ := os.ReadFile(filepath.Join(dir, "one"))
 	two, _ := os.ReadFile(filepath.Join(dir, "two"))
 	if len(one) == 0 || !bytes.Equal(one, two) {
@@ -450,9 +452,9 @@ func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 		got <- m.Service
 	}))
 	defer server.Close()
-	b := start(t, state, hook(server.URL))
-	b.park(1, "web", "db")
-	b.waiting(2)
+	b := startRunner(t, state, webhookAction(server.URL))
+	b.reportParked(1, "web", "db")
+	b.awaitJobs(2)
 	killed, err := os.ReadFile(state)
 	if err != nil {
 		t.Fatal(err)
@@ -463,17 +465,17 @@ func TestWhatIsNotDeliveredIsKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	works.Store(true)
-	b = start(t, state, hook(server.URL))
+	b = startRunner(t, state, webhookAction(server.URL))
 	if first, second := <-got, <-got; first != "web" || second != "db" {
 		t.Errorf("delivered: %s, %s", first, second)
 	}
-	b.waiting(0)
-	b.park(1, "web", "db") // the state file records these events, so they must not be delivered again
-	b.park(2, "db")
+	b.awaitJobs(0)
+	b.reportParked(1, "web", "db") // the state file records these events, so they must not be delivered again
+	b.reportParked(2, "db")
 	if s := <-got; s != "db" {
 		t.Errorf("delivered: %s", s)
 	}
-	b.waiting(0)
+	b.awaitJobs(0)
 	if len(got) > 0 {
 		t.Errorf("delivered again: %s", <-got)
 	}

@@ -33,15 +33,15 @@ import (
 
 // Other exit codes that the agent's commands also use. A shell uses the last two if it can't run a program.
 const (
-	exitUsage    = 100
-	exitNoExec   = 126
-	exitNotFound = 127
+	exitUsage      = 100
+	exitCannotExec = 126
+	exitNotFound   = 127
 )
 
 // Supervisor is the part of PID 1 that the commands use. [dial.Client] implements it.
 type Supervisor interface {
 	Status(ctx context.Context, names ...string) (client.Status, error)
-	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)
+	Order(ctx context.Context, verb client.Verb, name string, wait client.WaitOptions) (client.Service, error)
 }
 
 // Call is one command line of the agent's program that the shim has passed on.
@@ -51,8 +51,8 @@ type Call struct {
 	Out, Err io.Writer
 	// Dial connects to PID 1.
 	Dial func() (Supervisor, error)
-	// List prints all profiles as `hinit profile list` does, and returns an exit code.
-	List func() int
+	// ListProfiles prints all profiles as `hinit profile list` does, and returns an exit code.
+	ListProfiles func() int
 	// RootPrefix is a prefix for the paths of files in the image. Only tests set it.
 	RootPrefix string
 }
@@ -60,14 +60,14 @@ type Call struct {
 // Main carries out the command and returns the exit code. If hinit does not handle the command, Main changes nothing, and
 // replaces this process by the agent's own program.
 func (c *Call) Main() int {
-	c.Out, c.Err = cmdline.Escaped{Writer: c.Out}, cmdline.Escaped{Writer: c.Err} // some texts come from other profiles and may contain control characters
+	c.Out, c.Err = cmdline.EscapedWriter{Writer: c.Out}, cmdline.EscapedWriter{Writer: c.Err} // some texts come from other profiles and may contain control characters
 	if len(c.Args) == 0 {
-		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeName, agentuser.NativeName)
+		fmt.Fprintf(c.Err, "%s: usage: %s agent [ -p profile ] gateway start|stop|restart|status [ --all ]\n", agentuser.NativeArgv0, agentuser.NativeArgv0)
 		return exitUsage
 	}
 	if lifecycle.ListsProfiles(c.Args[1:]) {
-		if c.hasClosedHomes() {
-			return c.List()
+		if c.hasInaccessibleHomes() {
+			return c.ListProfiles()
 		}
 		return c.execAgent()
 	}
@@ -79,7 +79,7 @@ func (c *Call) Main() int {
 		return c.execAgent()
 	}
 	// Don't pass the command to the agent: without s6, it would do nothing and report success, or wait for ever.
-	return c.printError("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), reasonOf(err))
+	return c.printError("✗ cannot do `%s`: %s\n  see: hinit status", strings.Join(append([]string{filepath.Base(c.Args[0])}, c.Args[1:]...), " "), indentedReason(err))
 }
 
 // s6BaseDir exists only if PID 1 emulates s6. Only then can the agent's own program do its work through s6.
@@ -88,7 +88,7 @@ const s6BaseDir = "/run/s6/basedir"
 // execAgent replaces this process by the agent's own program. It returns an exit code only if that fails.
 func (c *Call) execAgent() int {
 	err := syscall.Exec(c.Args[0], c.Args, c.Env)
-	code := exitNoExec
+	code := exitCannotExec
 	if errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ENOTDIR) {
 		code = exitNotFound
 	}
@@ -96,9 +96,9 @@ func (c *Call) execAgent() int {
 	return code
 }
 
-// hasClosedHomes reports whether some profiles have their own users, whose homes this user may not enter because it is not
+// hasInaccessibleHomes reports whether some profiles have their own users, whose homes this user may not enter because it is not
 // root. The agent's own program could not list these profiles.
-func (c *Call) hasClosedHomes() bool {
+func (c *Call) hasInaccessibleHomes() bool {
 	init, err := c.Dial()
 	if err != nil || os.Geteuid() == 0 {
 		return false
@@ -123,7 +123,7 @@ func (c *Call) gatewayCommand(words []string) (int, error) {
 	}
 	if profile == "" { // the command names a profile that does not exist
 		fmt.Fprintf(c.Err, "Error: Profile '%s' does not exist. Create it with: hermes profile create %s\n", cmd.Profile, cmd.Profile)
-		return cmdline.Failed, nil
+		return cmdline.ExitFailed, nil
 	}
 	init, err := c.Dial()
 	if err != nil {
@@ -141,7 +141,7 @@ func (c *Call) gatewayCommand(words []string) (int, error) {
 	}
 	if cmd.All {
 		c.orderAllGateways(ctx, init, st, cmd.Verb)
-		return cmdline.Done, nil // the failures were printed; return success as the agent does
+		return cmdline.ExitDone, nil // the failures were printed; return success as the agent does
 	}
 	return c.orderGateway(ctx, init, st, cmd.Verb, profile, cmd.Force)
 }
@@ -204,7 +204,7 @@ func isDir(path string) bool {
 // printError prints an error message to stdout, where the agent also prints its errors. It returns cmdline.Failed.
 func (c *Call) printError(format string, args ...any) int {
 	fmt.Fprintf(c.Out, format+"\n", args...)
-	return cmdline.Failed
+	return cmdline.ExitFailed
 }
 
 // orderGateway starts, stops or restarts the gateway of one profile, and prints the result. It returns the exit code, or an error
@@ -216,23 +216,23 @@ func (c *Call) orderGateway(ctx context.Context, init Supervisor, st client.Stat
 		if s == nil || s.PID == 0 && c.mayRunUnsupervised(st.Init.Home, profile) {
 			return 0, fmt.Errorf("hinit does not run it")
 		}
-		c.showGateway(st, *s)
-		return cmdline.Done, nil
+		c.printGateway(st, *s)
+		return cmdline.ExitDone, nil
 	}
 	known := st.Find(slot) != nil
-	_, err := init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true, Force: force})
+	_, err := init.Order(ctx, client.Verb(verb), slot, client.WaitOptions{Wait: true, Force: force})
 	switch {
 	case err == nil:
 		if !known && verb == "start" { // the profile has a home, so hinit finds it and starts its gateway
 			fmt.Fprintf(c.Out, "✓ registered the s6 gateway slot for profile '%s'\n", profile)
 		}
-		return cmdline.Done, nil
+		return cmdline.ExitDone, nil
 	case errors.Is(err, client.ErrUnknown):
 		return c.printError("✗ no such gateway '%s': register it with `hermes profile create %s` first, or pass an existing profile name via `-p <name>`", profile, profile), nil
 	case errors.Is(err, client.ErrNotAllowed), errors.Is(err, client.ErrUnreachable):
 		return 0, err // nothing was changed, so the agent's program may handle the command
 	}
-	return c.printError("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, reasonOf(err), profile, profile), nil
+	return c.printError("✗ cannot %s the gateway of profile '%s': %s\n  see: hinit status %s; hinit logs %s", verb, profile, indentedReason(err), profile, profile), nil
 }
 
 // gatewaysOf returns the gateways in a status.
@@ -256,12 +256,12 @@ func (c *Call) orderAllGateways(ctx context.Context, init Supervisor, st client.
 	}
 	slices.Sort(slots)
 	_, results := dial.OrderAll(slots, func(slot string) (client.Service, error) {
-		return init.Order(ctx, client.Verb(verb), slot, client.Wait{Wait: true})
+		return init.Order(ctx, client.Verb(verb), slot, client.WaitOptions{Wait: true})
 	})
 	done := 0
 	for i, err := range results {
 		if err != nil {
-			c.printError("✗ Could not %s %s: %s", verb, slots[i], reasonOf(err))
+			c.printError("✗ Could not %s %s: %s", verb, slots[i], indentedReason(err))
 		} else {
 			done++
 		}
@@ -272,9 +272,9 @@ func (c *Call) orderAllGateways(ctx context.Context, init Supervisor, st client.
 	}
 }
 
-// reasonOf returns the reason of an error from PID 1, without the failed action. It indents all lines but the first.
-func reasonOf(err error) string {
-	return strings.ReplaceAll(strings.TrimSpace(dial.Reason(err).Error()), "\n", "\n  ")
+// indentedReason returns the reason of an error from PID 1, without the failed action. It indents all lines but the first.
+func indentedReason(err error) string {
+	return strings.ReplaceAll(strings.TrimSpace(dial.WithoutAction(err).Error()), "\n", "\n  ")
 }
 
 // mayRunUnsupervised reports whether the profile has the pid file of a gateway. A gateway without supervision may then be
@@ -288,8 +288,8 @@ func (c *Call) mayRunUnsupervised(root, profile string) bool {
 	return err == nil
 }
 
-// showGateway prints the state of a gateway, for the command status.
-func (c *Call) showGateway(st client.Status, s client.Service) {
+// printGateway prints the state of a gateway, for the command status.
+func (c *Call) printGateway(st client.Status, s client.Service) {
 	if s.PID != 0 {
 		fmt.Fprintf(c.Out, "✓ Gateway is running (PID: %d)\n", s.PID)
 	} else {

@@ -25,22 +25,22 @@ type output struct {
 	out, errs string
 }
 
-type gateways struct {
-	root     string // root directory of the image in the test
-	refuse   error  // error of a request for the status
-	home     string
-	services []client.Service
-	results  map[string]error // result of a command on a slot, by slot
-	done     chan string
+type fakeSupervisor struct {
+	root          string // root directory of the image in the test
+	statusError   error  // error of a request for the status
+	home          string
+	services      []client.Service
+	commandErrors map[string]error // result of a command on a slot, by slot
+	orders        chan string
 }
 
-func (g *gateways) Status(context.Context, ...string) (client.Status, error) {
-	return client.Status{Init: client.Init{PID: 1, Home: g.home}, Services: g.services}, g.refuse
+func (g *fakeSupervisor) Status(context.Context, ...string) (client.Status, error) {
+	return client.Status{Init: client.Init{PID: 1, Home: g.home}, Services: g.services}, g.statusError
 }
 
-func (g *gateways) Order(_ context.Context, verb client.Verb, name string, w client.Wait) (client.Service, error) {
-	g.done <- waited(string(verb), w) + " " + name
-	if err, known := g.results[name]; known {
+func (g *fakeSupervisor) Order(_ context.Context, verb client.Verb, name string, w client.WaitOptions) (client.Service, error) {
+	g.orders <- describeWait(string(verb), w) + " " + name
+	if err, known := g.commandErrors[name]; known {
 		return client.Service{}, err
 	}
 	if !slices.ContainsFunc(g.services, func(s client.Service) bool { return s.Name == name }) {
@@ -49,16 +49,16 @@ func (g *gateways) Order(_ context.Context, verb client.Verb, name string, w cli
 	return client.Service{Name: name}, nil
 }
 
-func waited(verb string, w client.Wait) string {
+func describeWait(verb string, w client.WaitOptions) string {
 	if !w.Wait {
 		return "impatient " + verb
 	}
 	return verb
 }
 
-// volume makes a home with the profiles coder and writer, which PID 1 knows, and the profile new, which PID 1 doesn't
+// newFakeSupervisor makes a home with the profiles coder and writer, which PID 1 knows, and the profile new, which PID 1 doesn't
 // know.
-func volume(t *testing.T) *gateways {
+func newFakeSupervisor(t *testing.T) *fakeSupervisor {
 	t.Helper()
 	home := t.TempDir()
 	for _, name := range []string{"coder", "writer", "new"} {
@@ -71,8 +71,8 @@ func volume(t *testing.T) *gateways {
 		t.Fatal(err)
 	}
 	since := time.Now().Add(-90 * time.Second)
-	return &gateways{
-		root: root, home: home, done: make(chan string, 100), results: make(map[string]error),
+	return &fakeSupervisor{
+		root: root, home: home, orders: make(chan string, 100), commandErrors: make(map[string]error),
 		services: []client.Service{
 			{Name: "dashboard", Kind: client.KindService, State: client.StateUp, Want: client.WantUp, PID: 9, Since: since},
 			{Name: "gateway-coder", Profile: "coder", Kind: client.KindGateway, State: client.StateUp, Want: client.WantUp, Ready: true, PID: 4711, Since: since},
@@ -82,10 +82,10 @@ func volume(t *testing.T) *gateways {
 	}
 }
 
-// agentPrints is the exit code of a command that is passed on to the agent, whose program doesn't exist here.
-const agentPrints = exitNotFound
+// passedToAgent is the exit code of a command that is passed on to the agent, whose program doesn't exist here.
+const passedToAgent = exitNotFound
 
-func (g *gateways) enter(words string, env ...string) (output, []string) {
+func (g *fakeSupervisor) runCommand(words string, env ...string) (output, []string) {
 	var out, errs strings.Builder
 	c := &Call{
 		RootPrefix: g.root, Args: append([]string{"/nonexistent/agent"}, strings.Fields(words)...), Out: &out, Err: &errs,
@@ -93,8 +93,8 @@ func (g *gateways) enter(words string, env ...string) (output, []string) {
 	}
 	s := output{c.Main(), out.String(), errs.String()}
 	var done []string
-	for len(g.done) > 0 {
-		done = append(done, <-g.done)
+	for len(g.orders) > 0 {
+		done = append(done, <-g.orders)
 	}
 	slices.Sort(done)
 	return s, done
@@ -120,7 +120,7 @@ func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 		"-p writer gateway status":        {output{0, "✗ Gateway is not running\n  Manager: s6 (container supervisor)\n  State: backoff (crash-loop) for 1m30s: it exited with code 1\n\nOther profiles:\n  ✗ default\n  ✓ coder (PID: 4711)\n", ""}, ""},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			got, done := volume(t).enter(words)
+			got, done := newFakeSupervisor(t).runCommand(words)
 			if got != want.output || strings.Join(done, ", ") != want.done {
 				t.Errorf("%s: %+v, done %q\nwant %+v", words, got, done, want)
 			}
@@ -131,43 +131,43 @@ func TestGatewayCommandsDoWhatTheAgentsDoAndSayWhatItSays(t *testing.T) {
 // The status must escape control characters in the reason of a gateway. A platform could otherwise send a sequence that sets
 // the title of root's terminal.
 func TestTheReasonOfAGatewayControlsNoTerminal(t *testing.T) {
-	g := volume(t)
+	g := newFakeSupervisor(t)
 	g.services[3].Reason = "unhealthy: \x1b]0;owned\a"
-	if got, _ := g.enter("-p writer gateway status"); strings.ContainsAny(got.out, "\x1b\a") || !strings.Contains(got.out, "owned") {
+	if got, _ := g.runCommand("-p writer gateway status"); strings.ContainsAny(got.out, "\x1b\a") || !strings.Contains(got.out, "owned") {
 		t.Errorf("%q", got.out)
 	}
 }
 
 func TestTheTruthIsToldWhenAGatewayDoesNotComeUp(t *testing.T) {
-	g := volume(t)
-	g.results["gateway-coder"] = &client.Error{Kind: client.KindFailed, Message: "gateway-coder exited with code 1 after 0.3s\nlast lines:\nno token"}
-	got, _ := g.enter("-p coder gateway start")
+	g := newFakeSupervisor(t)
+	g.commandErrors["gateway-coder"] = &client.Error{Kind: client.KindFailed, Message: "gateway-coder exited with code 1 after 0.3s\nlast lines:\nno token"}
+	got, _ := g.runCommand("-p coder gateway start")
 	want := output{1, "✗ cannot start the gateway of profile 'coder': gateway-coder exited with code 1 after 0.3s\n  last lines:\n  no token\n  see: hinit status coder; hinit logs coder\n", ""}
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
-	got, _ = g.enter("gateway stop --all")
+	got, _ = g.runCommand("gateway stop --all")
 	want = output{0, "✗ Could not stop gateway-coder: gateway-coder exited with code 1 after 0.3s\n  last lines:\n  no token\n✓ Stopped 2 profile gateway(s) under s6\n", ""}
 	if got != want {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
 	g.services = g.services[:1]
-	if got, _ := g.enter("gateway stop --all"); got != (output{0, "✗ No profile gateways registered under s6\n", ""}) {
+	if got, _ := g.runCommand("gateway stop --all"); got != (output{0, "✗ No profile gateways registered under s6\n", ""}) {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestAProfileThatAppearsIsRegisteredAndStarted(t *testing.T) {
-	g := volume(t)
-	g.results["gateway-new"] = nil // hinit reads the profiles again when a command names an unknown one
-	got, done := g.enter("-p new gateway start")
+	g := newFakeSupervisor(t)
+	g.commandErrors["gateway-new"] = nil // hinit reads the profiles again when a command names an unknown one
+	got, done := g.runCommand("-p new gateway start")
 	if want := (output{0, "✓ registered the s6 gateway slot for profile 'new'\n", ""}); got != want || fmt.Sprint(done) != "[start gateway-new]" {
 		t.Errorf("%+v, %q", got, done)
 	}
 }
 
 func TestTheProfileIsTheOneTheAgentWouldTake(t *testing.T) {
-	g := volume(t)
+	g := newFakeSupervisor(t)
 	named := "HERMES_HOME=" + filepath.Join(g.home, "profiles", "coder")
 	for name, c := range map[string]struct {
 		words, sticky string
@@ -188,7 +188,7 @@ func TestTheProfileIsTheOneTheAgentWouldTake(t *testing.T) {
 			if err := os.WriteFile(sticky, []byte(c.sticky), 0o644); err != nil {
 				t.Fatal(err)
 			}
-			got, done := g.enter(c.words, c.env...)
+			got, done := g.runCommand(c.words, c.env...)
 			if got.code != 0 || strings.Join(done, ",") != c.done {
 				t.Errorf("%+v, done %q, want %q", got, done, c.done)
 			}
@@ -200,7 +200,7 @@ func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
 	for name, c := range map[string]struct {
 		words string
 		env   []string
-		spoil func(*testing.T, *gateways)
+		spoil func(*testing.T, *fakeSupervisor)
 	}{
 		"another home":        {words: "gateway stop", env: []string{"HERMES_HOME=/elsewhere"}},
 		"no home":             {words: "gateway stop", env: []string{"HERMES_HOME="}},
@@ -208,34 +208,34 @@ func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
 		"a reserved name":     {words: "-p root gateway stop"},
 		"other words":         {words: "gateway run"},
 		"start --all":         {words: "gateway start --all"},
-		"the chosen one gone": {words: "gateway stop", spoil: func(t *testing.T, g *gateways) { write(t, g.home+"/active_profile", "gone") }},
-		"the choice is a link": {words: "gateway stop", spoil: func(t *testing.T, g *gateways) {
-			write(t, g.home+"/elsewhere", "writer")
+		"the chosen one gone": {words: "gateway stop", spoil: func(t *testing.T, g *fakeSupervisor) { writeFile(t, g.home+"/active_profile", "gone") }},
+		"the choice is a link": {words: "gateway stop", spoil: func(t *testing.T, g *fakeSupervisor) {
+			writeFile(t, g.home+"/elsewhere", "writer")
 			if err := os.Symlink("elsewhere", g.home+"/active_profile"); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		"the choice is a FIFO": {words: "gateway stop", spoil: func(t *testing.T, g *gateways) {
+		"the choice is a FIFO": {words: "gateway stop", spoil: func(t *testing.T, g *fakeSupervisor) {
 			if err := unix.Mkfifo(g.home+"/active_profile", 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}},
-		"not allowed":   {words: "gateway stop", spoil: func(_ *testing.T, g *gateways) { g.refuse = &client.Error{Kind: client.KindNotAllowed} }},
-		"not reachable": {words: "gateway stop", spoil: func(_ *testing.T, g *gateways) { g.refuse = &client.Error{Kind: client.KindUnreachable} }},
-		"may not control": {words: "-p writer gateway stop", spoil: func(_ *testing.T, g *gateways) {
-			g.results["gateway-writer"] = &client.Error{Kind: client.KindNotAllowed}
-			g.done = make(chan string, 1)
+		"not allowed":   {words: "gateway stop", spoil: func(_ *testing.T, g *fakeSupervisor) { g.statusError = &client.Error{Kind: client.KindNotAllowed} }},
+		"not reachable": {words: "gateway stop", spoil: func(_ *testing.T, g *fakeSupervisor) { g.statusError = &client.Error{Kind: client.KindUnreachable} }},
+		"may not control": {words: "-p writer gateway stop", spoil: func(_ *testing.T, g *fakeSupervisor) {
+			g.commandErrors["gateway-writer"] = &client.Error{Kind: client.KindNotAllowed}
+			g.orders = make(chan string, 1)
 		}},
 		"status of no slot":   {words: "-p new gateway status"},
-		"status, run by hand": {words: "gateway status", spoil: func(t *testing.T, g *gateways) { write(t, g.home+"/gateway.pid", "{}") }},
+		"status, run by hand": {words: "gateway status", spoil: func(t *testing.T, g *fakeSupervisor) { writeFile(t, g.home+"/gateway.pid", "{}") }},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g := volume(t)
+			g := newFakeSupervisor(t)
 			if c.spoil != nil {
 				c.spoil(t, g)
 			}
-			got, done := g.enter(c.words, c.env...)
-			if got.code != agentPrints || got.out != "" || len(done) > 0 && name != "may not control" {
+			got, done := g.runCommand(c.words, c.env...)
+			if got.code != passedToAgent || got.out != "" || len(done) > 0 && name != "may not control" {
 				t.Errorf("%+v, done %q", got, done)
 			}
 		})
@@ -245,8 +245,8 @@ func TestWhatIsNotCertainGoesToTheAgentBeforeAnythingIsDone(t *testing.T) {
 // Without s6, the agent reports success although it does nothing, or waits for ever. So only commands that change nothing may
 // go to the agent.
 func TestWithoutS6NothingIsCalledDoneThatIsNot(t *testing.T) {
-	bare := func(t *testing.T) *gateways {
-		g := volume(t)
+	bare := func(t *testing.T) *fakeSupervisor {
+		g := newFakeSupervisor(t)
 		if err := os.RemoveAll(g.root + "/run"); err != nil {
 			t.Fatal(err)
 		}
@@ -264,35 +264,35 @@ func TestWithoutS6NothingIsCalledDoneThatIsNot(t *testing.T) {
 		"start --all":   {words: "gateway start --all", says: "✗ cannot do `agent gateway start --all`: hinit takes start, "},
 	} {
 		g := bare(t)
-		g.refuse = c.spoil
-		got, done := g.enter(c.words, c.env...)
-		if got.code != cmdline.Failed || !strings.HasPrefix(got.out, c.says) || len(done) > 0 {
+		g.statusError = c.spoil
+		got, done := g.runCommand(c.words, c.env...)
+		if got.code != cmdline.ExitFailed || !strings.HasPrefix(got.out, c.says) || len(done) > 0 {
 			t.Errorf("%s: %+v, done %q", name, got, done)
 		}
 	}
 	g := bare(t)
-	if got, done := g.enter("-p coder gateway restart"); got.code != 0 || strings.Join(done, ",") != "restart gateway-coder" {
+	if got, done := g.runCommand("-p coder gateway restart"); got.code != 0 || strings.Join(done, ",") != "restart gateway-coder" {
 		t.Errorf("%+v, done %q", got, done)
 	}
-	g.refuse = &client.Error{Kind: client.KindUnreachable}
-	if got, _ := g.enter("gateway status"); got.code != agentPrints {
+	g.statusError = &client.Error{Kind: client.KindUnreachable}
+	if got, _ := g.runCommand("gateway status"); got.code != passedToAgent {
 		t.Errorf("%+v", got)
 	}
 }
 
 func TestAGatewayCannotStopItself(t *testing.T) {
 	for _, verb := range []string{"stop", "restart"} {
-		got, done := volume(t).enter("gateway "+verb, "_HERMES_GATEWAY=1")
+		got, done := newFakeSupervisor(t).runCommand("gateway "+verb, "_HERMES_GATEWAY=1")
 		if got.code != 1 || !strings.HasPrefix(got.out, "✗ refusing to "+verb) || len(done) > 0 {
 			t.Errorf("%+v, done %q", got, done)
 		}
 	}
-	if got, done := volume(t).enter("gateway start", "_HERMES_GATEWAY=1"); got.code != 0 || len(done) != 1 {
+	if got, done := newFakeSupervisor(t).runCommand("gateway start", "_HERMES_GATEWAY=1"); got.code != 0 || len(done) != 1 {
 		t.Errorf("%+v, done %q", got, done)
 	}
 }
 
-func write(t *testing.T, path, text string) {
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -301,12 +301,12 @@ func write(t *testing.T, path, text string) {
 
 func TestProfilesAreListedByHinitOnlyWhereTheAgentsUserCanNotLookIntoTheirHomes(t *testing.T) {
 	testkit.NeedRoot(t)
-	g := volume(t)
+	g := newFakeSupervisor(t)
 	list := func(uid int) int {
 		var errs strings.Builder
 		c := &Call{
 			Args: []string{"/nonexistent/agent", "profile", "list"}, Err: &errs,
-			Dial: func() (Supervisor, error) { return g, nil }, List: func() int { return 42 },
+			Dial: func() (Supervisor, error) { return g, nil }, ListProfiles: func() int { return 42 },
 		}
 		code := make(chan int)
 		go func() {
@@ -316,13 +316,13 @@ func TestProfilesAreListedByHinitOnlyWhereTheAgentsUserCanNotLookIntoTheirHomes(
 		}()
 		return <-code
 	}
-	for mode, want := range map[string]int{"": agentPrints, "files": agentPrints, "user": 42} {
+	for mode, want := range map[string]int{"": passedToAgent, "files": passedToAgent, "user": 42} {
 		g.services[1].Isolation = &client.Isolation{Mode: mode}
 		if got := list(10000); got != want {
 			t.Errorf("with isolation %q the code is %d, want %d", mode, got, want)
 		}
 	}
-	if got := list(0); got != agentPrints {
+	if got := list(0); got != passedToAgent {
 		t.Errorf("root, who can look into each home, gets %d", got)
 	}
 }

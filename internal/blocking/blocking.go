@@ -2,7 +2,7 @@
 //
 // A system call that waits occupies a thread. The Go runtime creates another one when all others wait, and ends the process if
 // the kernel refuses it. So every call that may wait first takes a turn: the right to make one such call. Each [Share] has a
-// fixed number of turns, and can't use turns of another share. So a data volume that hangs delays only calls that need it. A
+// fixed number of turns, and can't use turns of another pool. So a data volume that hangs delays only calls that need it. A
 // goroutine that waits for a turn needs no thread. The threads for all turns exist before the first service starts, see
 // [Turns].
 //
@@ -25,35 +25,35 @@ import (
 	"hinit/internal/guard"
 )
 
-// Share is a group of calls that wait for the same kind of resource. Each has its own turns.
-type Share int
+// Pool is a group of calls that wait for the same kind of resource. Each has its own turns.
+type Pool int
 
-// The shares: one for each kind of resource that can hang.
+// The pools: one for each kind of resource that can hang.
 const (
-	Volume   Share = iota // the data volume: profiles, their files, owners
-	Logs                  // log files
-	Runtime               // the runtime directory (/run/hinit) and the s6 service directories in it
-	Foreign               // anything else that may hang: hinit.yaml, service directories that hinit did not make
-	Programs              // programs and directories of services that start, which their users choose, see package proc
-	Peers                 // sockets of processes that root does not trust, see [DoWithPeer]
-	Environ               // environments of processes that hide their service, see package proc
-	// Short is for calls that normally don't wait: on sockets of root's clients, pipes of services and files in /proc. Even
+	Volume   Pool = iota // the data volume: profiles, their files, owners
+	Logs                 // log files
+	Runtime              // the runtime directory (/run/hinit) and the s6 service directories in it
+	Foreign              // anything else that may hang: hinit.yaml, service directories that hinit did not make
+	Programs             // programs and directories of services that start, which their users choose, see package proc
+	Peers                // sockets of processes that root does not trust, see [DoWithPeer]
+	Environ              // environments of processes that hide their service, see package proc
+	// ShortCalls is for calls that normally don't wait: on sockets of root's clients, pipes of services and files in /proc. Even
 	// such a call can take long, for instance while the kernel has stopped the container because its processor time is used up.
 	// Each call that takes long needs a thread, and many goroutines may make such calls at the same time. Code that needs turns
-	// of several shares must take the turn of Short last.
-	Short
-	shares
+	// of several pools must take the turn of Short last.
+	ShortCalls
+	poolCount
 )
 
-// turns is the number of turns of each share: how many of its calls may wait at the same time.
-var turns = [shares]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Programs: 1, Peers: 1, Environ: 1, Short: 2}
+// poolSizes is the number of turns of each pool: how many of its calls may wait at the same time.
+var poolSizes = [poolCount]int{Volume: 6, Logs: 3, Runtime: 2, Foreign: 3, Programs: 1, Peers: 1, Environ: 1, ShortCalls: 2}
 
-// turnsInUse has a channel for each share, with a token for every turn in use.
-var turnsInUse = channels()
+// turnsInUse has a channel for each pool, with a token for every turn in use.
+var turnsInUse = newTurnChannels()
 
-func channels() (t [shares]chan struct{}) {
+func newTurnChannels() (t [poolCount]chan struct{}) {
 	for s := range t {
-		t[s] = make(chan struct{}, turns[s])
+		t[s] = make(chan struct{}, poolSizes[s])
 	}
 	return t
 }
@@ -61,41 +61,41 @@ func channels() (t [shares]chan struct{}) {
 // MinimizeTurns reduces the turns to the minimum, for a container that allows hardly any threads. Call it before the first turn
 // is taken.
 func MinimizeTurns() {
-	turns = [shares]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Programs: 1, Peers: 1, Environ: 1, Short: 1}
-	turnsInUse = channels()
+	poolSizes = [poolCount]int{Volume: 2, Logs: 1, Runtime: 1, Foreign: 1, Programs: 1, Peers: 1, Environ: 1, ShortCalls: 1}
+	turnsInUse = newTurnChannels()
 }
 
-// Turns returns the number of turns of all shares together. That many threads must exist for calls that wait.
-func Turns() int {
+// TotalTurns returns the number of turns of all pools together. That many threads must exist for calls that wait.
+func TotalTurns() int {
 	sum := 0
-	for _, n := range turns {
+	for _, n := range poolSizes {
 		sum += n
 	}
 	return sum
 }
 
-// ErrBusy means that a call did not begin in time, because earlier calls held all turns of its share.
+// ErrBusy means that a call did not begin in time, because earlier calls held all turns of its pool.
 var ErrBusy = errors.New("earlier calls still wait for it")
 
-// ErrSlow means that a call has begun and did not return in time. It is still running.
-var ErrSlow = errors.New("it does not answer")
+// ErrTimedOut means that a call has begun and did not return in time. It is still running.
+var ErrTimedOut = errors.New("it does not answer")
 
-// Do waits for a turn of a share, calls f, and returns the error of f. f must not call Do for the same share, directly or not.
+// Do waits for a turn of a pool, calls f, and returns the error of f. f must not call Do for the same pool, directly or not.
 // Without another free turn, it would wait for itself for ever.
-func Do(s Share, f func() error) error {
+func Do(s Pool, f func() error) error {
 	turnsInUse[s] <- struct{}{}
 	defer func() { <-turnsInUse[s] }()
 	return f()
 }
 
-// HasTurn reports whether a turn of the share is free.
-func HasTurn(s Share) bool { return len(turnsInUse[s]) < cap(turnsInUse[s]) }
+// HasFreeTurn reports whether a turn of the pool is free.
+func HasFreeTurn(s Pool) bool { return len(turnsInUse[s]) < cap(turnsInUse[s]) }
 
 // Run is Do for a function that can't fail.
-func Run(s Share, f func()) { _ = Do(s, func() error { f(); return nil }) }
+func Run(s Pool, f func()) { _ = Do(s, func() error { f(); return nil }) }
 
 // Get is Do for a function with a result.
-func Get[T any](s Share, f func() (T, error)) (result T, err error) {
+func Get[T any](s Pool, f func() (T, error)) (result T, err error) {
 	err = Do(s, func() (err error) {
 		result, err = f()
 		return err
@@ -104,7 +104,7 @@ func Get[T any](s Share, f func() (T, error)) (result T, err error) {
 }
 
 // Wait calls f in a goroutine, and returns the error of f. f must take turns itself. If ctx ends first, f continues and Wait
-// returns an error that wraps [ErrSlow]; the caller must then not read anything that f writes. doing names the work in error
+// returns an error that wraps [ErrTimedOut]; the caller must then not read anything that f writes. doing names the work in error
 // messages. A caller that serves clients must limit how many of them wait.
 func Wait(ctx context.Context, doing string, f func() error) error {
 	result := make(chan error, 1)
@@ -113,14 +113,14 @@ func Wait(ctx context.Context, doing string, f func() error) error {
 	case err := <-result:
 		return err
 	case <-ctx.Done():
-		return fmt.Errorf("cannot finish %s: %w (%w)", doing, ErrSlow, context.Cause(ctx))
+		return fmt.Errorf("cannot finish %s: %w (%w)", doing, ErrTimedOut, context.Cause(ctx))
 	}
 }
 
 // Within is Do with a time limit: it calls f in a goroutine, and returns the error of f. If ctx ends before f begins, Within
-// never calls f, and the error wraps [ErrBusy]. If ctx ends later, f continues and the error wraps [ErrSlow]; the caller must
+// never calls f, and the error wraps [ErrBusy]. If ctx ends later, f continues and the error wraps [ErrTimedOut]; the caller must
 // then not read anything that f writes. doing names the work in error messages.
-func Within(ctx context.Context, s Share, doing string, f func() error) error {
+func Within(ctx context.Context, s Pool, doing string, f func() error) error {
 	begun, result := make(chan struct{}), make(chan error, 1)
 	guard.Go(doing, func() {
 		select {
@@ -144,7 +144,7 @@ func Within(ctx context.Context, s Share, doing string, f func() error) error {
 	case err := <-result:
 		return err
 	case <-begun:
-		return fmt.Errorf("cannot finish %s: %w", doing, errors.Join(ErrSlow, context.Cause(ctx)))
+		return fmt.Errorf("cannot finish %s: %w", doing, errors.Join(ErrTimedOut, context.Cause(ctx)))
 	default:
 		return fmt.Errorf("cannot begin %s: %w", doing, errors.Join(ErrBusy, context.Cause(ctx)))
 	}
@@ -154,8 +154,8 @@ const (
 	// interruptAfter is how long a call of DoWithPeer may take before a signal interrupts it. Further signals follow at the
 	// same interval.
 	interruptAfter = 5 * time.Millisecond
-	// passRights is the option SO_PASSRIGHTS of socket(7), which Linux has since 6.16.
-	passRights = 83
+	// soPassRights is the option SO_PASSRIGHTS of socket(7), which Linux has since 6.16.
+	soPassRights = 83
 )
 
 // DoWithPeer calls f through Do. Use it for a system call that receives from the socket of a process that root does not trust.
@@ -181,11 +181,11 @@ func DoWithPeer(f func() error) error {
 
 // RefuseDescriptors makes the kernel refuse file descriptors that other processes send to the Unix socket fd, or to connections
 // of the listener fd. On older kernels, [DoWithPeer] limits the harm.
-func RefuseDescriptors(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, passRights, 0) }
+func RefuseDescriptors(fd uintptr) { _ = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, soPassRights, 0) }
 
-// Drain prevents further data in a socket, and reads the remaining data. Call it before the close. Otherwise the close could
-// wait for a TCP socket that the peer has sent, see [DoWithPeer].
-func Drain(fd uintptr) {
+// DrainSocket prevents further data in a socket, and reads the remaining data. Call it before the close. Otherwise the close
+// could wait for a TCP socket that the peer has sent, see [DoWithPeer].
+func DrainSocket(fd uintptr) {
 	_ = DoWithPeer(func() error {
 		_ = unix.Shutdown(int(fd), unix.SHUT_RD) // an error means that the peer has closed the socket
 		var rest [4096]byte

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func VolumeTurns() int { return turns[Volume] }
+func VolumeTurns() int { return poolSizes[Volume] }
 
 // TestFew checks calls with the smallest number of turns. It runs in a separate process, because the number can be changed only
 // before the first use.
@@ -20,15 +20,15 @@ func TestFew(t *testing.T) {
 		}
 		return
 	}
-	many := Turns()
+	many := TotalTurns()
 	MinimizeTurns()
-	if Turns() >= many {
-		t.Errorf("%d turns are few, of %d", Turns(), many)
+	if TotalTurns() >= many {
+		t.Errorf("%d turns are few, of %d", TotalTurns(), many)
 	}
-	for s := range shares {
+	for s := range poolCount {
 		done := 0
 		if err := Do(s, func() error { done++; return nil }); err != nil || done != 1 {
-			t.Errorf("share %d: %v, done %d times", s, err, done)
+			t.Errorf("pool %d: %v, done %d times", s, err, done)
 		}
 	}
 	if err := Do(Volume, func() error { return Do(Volume, func() error { return nil }) }); err != nil {

@@ -12,14 +12,15 @@ import (
 	"hinit/internal/testkit"
 )
 
-// passing returns a socket whose queue contains a passed descriptor: a TCP socket that lingers. The sender has closed its end.
-func passing(t *testing.T) int {
+// socketWithPassedFD returns a socket whose queue contains a passed descriptor: a TCP socket that lingers. The sender has closed
+// its end.
+func socketWithPassedFD(t *testing.T) int {
 	t.Helper()
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	fd := testkit.Lingering(t)
+	fd := testkit.LingeringSocket(t)
 	if err := unix.Sendmsg(pair[1], []byte("G"), unix.UnixRights(fd), nil, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -33,13 +34,13 @@ func passing(t *testing.T) int {
 func TestASocketThatLingersHoldsUpNobodyWhoIsPassedIt(t *testing.T) {
 	done := make(chan error, 2)
 	go func() {
-		fd := passing(t)
+		fd := socketWithPassedFD(t)
 		done <- blocking.DoWithPeer(func() error {
 			_, err := unix.Read(fd, make([]byte, 8))
 			return err
 		})
-		unread := passing(t)
-		blocking.Drain(uintptr(unread))
+		unread := socketWithPassedFD(t)
+		blocking.DrainSocket(uintptr(unread))
 		done <- unix.Close(unread)
 	}()
 	for range cap(done) {

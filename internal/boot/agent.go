@@ -20,9 +20,9 @@ import (
 // Agent is the user of the agent's processes. hinit also works on the data volume as this user. The ids are right even if hinit
 // could not write them to /etc.
 type Agent struct {
-	User  account.User // Name is "" if the user is not in /etc/passwd
-	Known bool         // /etc/passwd has the user
-	Lines []LogLine    // log messages about changed ids
+	User     account.User // Name is "" if the user is not in /etc/passwd
+	InPasswd bool         // /etc/passwd has the user
+	LogLines []LogLine    // log messages about changed ids
 
 	Cred  *proc.Cred // user and groups for the agent's processes; nil to keep hinit's own
 	Actor *fsutil.Actor
@@ -60,7 +60,7 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	if dir == "" {
 		return nil
 	}
-	d, err := fsutil.OpenNoLink(dir, fsutil.Self().Limited(blocking.Runtime))
+	d, err := fsutil.OpenNoLink(dir, fsutil.ProcessActor().WithPool(blocking.Runtime))
 	if err != nil {
 		return err
 	}
@@ -68,17 +68,17 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	replace := func(name, text string) error {
 		return d.Replace(name, []byte(text), fsutil.ReplaceOptions{Mode: 0o644, NoSync: true})
 	}
-	if a.Cred == nil && !cfg.Isolates() { // a shim that runs as root would not trust a list that another user owns
-		return d.RemoveAll(account.IsolatedFile)
+	if a.Cred == nil && !cfg.AnyIsolated() { // a shim that runs as root would not trust a list that another user owns
+		return d.RemoveAll(account.IsolatedProfilesFile)
 	}
-	if err := replace(account.IsolatedFile, isolatedText(cfg)); err != nil || a.Cred == nil {
+	if err := replace(account.IsolatedProfilesFile, isolatedText(cfg)); err != nil || a.Cred == nil {
 		return err
 	}
-	if cfg.Isolates() && dir != systemRuntimeDir {
+	if cfg.AnyIsolated() && dir != systemRuntimeDir {
 		warn("docker exec … hermes -p PROFILE is not isolated: the exec shim looks in %s, and the control socket is in %s; leave control.socket and "+
 			"HINIT_RUNTIME_DIR as they are by default — continuing", systemRuntimeDir, dir)
 	}
-	return replace(account.IDsFile, fmt.Sprintf("%s\n%d\n%d\n%s\n", cfg.Agent.User, a.User.UID, a.User.GID, strings.Trim(fmt.Sprint(a.User.Groups), "[]")))
+	return replace(account.AgentIDsFile, fmt.Sprintf("%s\n%d\n%d\n%s\n", cfg.Agent.User, a.User.UID, a.User.GID, strings.Trim(fmt.Sprint(a.User.Groups), "[]")))
 }
 
 // isolatedText returns the content of [account.IsolatedFile].
@@ -108,20 +108,20 @@ func UnknownAgent(user string, err error) error {
 }
 
 // NewAgent returns the agent for a user that was already looked up. known means that /etc/passwd has this user.
-func NewAgent(user account.User, known bool) Agent { return Agent{User: user, Known: known}.withCred() }
+func NewAgent(user account.User, ok bool) Agent { return Agent{User: user, InPasswd: ok}.withCred() }
 
 // CallerAsAgent returns the user of this process as the agent, for a supervisor without an agent.
 func CallerAsAgent() Agent {
-	return Agent{User: account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, Known: true, Actor: fsutil.Self()}
+	return Agent{User: account.User{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}, InPasswd: true, Actor: fsutil.ProcessActor()}
 }
 
 // withCred sets Cred and Actor, according to the privileges of this process.
 func (a Agent) withCred() Agent {
 	if os.Geteuid() != 0 {
-		if !a.Known {
+		if !a.InPasswd {
 			a.User = CallerAsAgent().User
 		}
-		a.Actor = fsutil.Self()
+		a.Actor = fsutil.ProcessActor()
 		return a
 	}
 	id := fsutil.Identity{UID: a.User.UID, GID: a.User.GID, Groups: a.User.Groups}
@@ -154,19 +154,19 @@ func (a Agent) CredFor(cfg *config.Config, userName string) (*proc.Cred, error) 
 // ContainerEnv returns the environment of the container's programs, without the variables of an outer hinit. HERMES_HOME is
 // always set, so that the agent uses the same directory as hinit. PATH has the order that the agent's programs need.
 func ContainerEnv(home string) []string {
-	env := OuterEnv()
+	env := InheritedEnv()
 	if os.Getenv("HERMES_HOME") == "" {
 		env = proc.SetEnv(env, map[string]string{"HERMES_HOME": home})
 	}
 	if path := proc.Getenv(env, "PATH"); path != "" {
-		env = proc.SetEnv(env, map[string]string{"PATH": agentuser.Path(path, home)})
+		env = proc.SetEnv(env, map[string]string{"PATH": agentuser.AgentPath(path, home)})
 	}
 	return env
 }
 
-// OuterEnv returns the environment of this process, without variables of an outer init. An outer hinit finds its processes by
+// InheritedEnv returns the environment of this process, without variables of an outer init. An outer hinit finds its processes by
 // proc.TagVar. The variables for notifications would send messages to the program that started this container.
-func OuterEnv() []string {
+func InheritedEnv() []string {
 	return slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		name, _, _ := strings.Cut(kv, "=")
 		return name == proc.TagVar || slices.Contains(notify.VarNames(), name)

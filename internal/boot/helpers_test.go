@@ -25,7 +25,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func write(t testing.TB, path, text string) {
+func writeFile(t testing.TB, path, text string) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must(t, os.WriteFile(path, []byte(text), 0o644))
@@ -33,22 +33,22 @@ func write(t testing.TB, path, text string) {
 
 const agentUID = 10000
 
-func agent() *fsutil.Actor {
+func testAgentActor() *fsutil.Actor {
 	return fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentUID, Groups: []uint32{agentUID}})
 }
 
-type recorder struct {
+type logRecorder struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-func (r *recorder) say(l LogLine) {
+func (r *logRecorder) say(l LogLine) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.lines = append(r.lines, l.Text)
 }
 
-func (r *recorder) text() string {
+func (r *logRecorder) text() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return strings.Join(r.lines, "\n")

@@ -35,23 +35,23 @@ var (
 const (
 	// ProfilesDir is the directory in the data directory with the homes of the profiles.
 	ProfilesDir = "profiles"
-	// RecordFile is a file in the data directory with the inputs of each boot step at its last success. It belongs to the
+	// BootRecordFile is a file in the data directory with the inputs of each boot step at its last success. It belongs to the
 	// agent. If the agent deletes it, all steps run at the next boot.
-	RecordFile = ".hinit-boot.json"
-	// PendingFile says that a repair of the whole data directory has begun. If the repair is interrupted, the next boot resumes
-	// it.
-	PendingFile = ".hinit-repair-pending"
+	BootRecordFile = ".hinit-boot.json"
+	// RepairPendingFile says that a repair of the whole data directory has begun. If the repair is interrupted, the next boot
+	// resumes it.
+	RepairPendingFile = ".hinit-repair-pending"
 	// EnvFile has the agent's secrets, and the key that the boot makes for each container.
 	EnvFile = ".env"
-	// StampFile says how the agent was installed. Older images left this file in homes that they shared with the host.
-	StampFile = ".install_method"
-	// NameFile is a file in a tenant's home with the profile name under which hinit gave the home to the tenant's user. The
-	// agent's user can rename the home, but can't write this file.
-	NameFile = ".hinit-profile"
+	// InstallMethodFile says how the agent was installed. Older images left this file in homes that they shared with the host.
+	InstallMethodFile = ".install_method"
+	// ProfileNameFile is a file in a tenant's home with the profile name under which hinit gave the home to the tenant's user.
+	// The agent's user can rename the home, but can't write this file.
+	ProfileNameFile = ".hinit-profile"
 	// ConfigFile is the agent's configuration file in a home.
 	ConfigFile = "config.yaml"
-	// ConfigMode is the mode that every boot gives to ConfigFile (step 8).
-	ConfigMode = 0o640
+	// ConfigFileMode is the mode that every boot gives to ConfigFile (step 8).
+	ConfigFileMode = 0o640
 )
 
 // Options describe the data directory and the work in it. Home and Agent are required.
@@ -65,11 +65,11 @@ type Options struct {
 	Tenants Tenants // profiles that have users of their own
 
 	Env         func(name string) (string, bool) `json:"-"`
-	Scratch     string                           // directory for the agent's files outside the volume; "" for /tmp/hermes-files
+	ScratchDir  string                           `json:"Scratch"` // directory for the agent's files outside the volume; "" for /tmp/hermes-files
 	PhaseBudget time.Duration                    // time limit of one phase; 0 for 10 s
-	Budget      time.Duration                    // time limit of all phases together; 0 for 30 s
+	TotalBudget time.Duration                    `json:"Budget"` // time limit of all phases together; 0 for 30 s
 
-	ImageBuild       string   `json:"Stamp"` // names the build of the agent's image
+	ImageBuildID     string   `json:"Stamp"` // names the build of the agent's image
 	ImageFillsHome   bool     `json:"Seeds"` // the image's own boot script fills the data directory, so hinit does not
 	RepairEverything bool     // the repair looks at all of the agent's directories, see [Report]
 	OnlyProfiles     []string // the repair looks only at the homes of these profiles; nil for all
@@ -79,18 +79,18 @@ type Options struct {
 // them. It also leaves out homes of former tenants, because hinit.yaml may lack their isolation by mistake.
 func (o Options) Owner() fsutil.Owner {
 	id := o.Agent.Identity()
-	return fsutil.Owner{UID: id.UID, GID: id.GID, RefuseHardLinked: !fsutil.HardLinksProtected(), Excludes: o.Tenants.HasUID, HomeMark: NameFile}
+	return fsutil.Owner{UID: id.UID, GID: id.GID, RefuseHardLinked: !fsutil.HardLinksProtected(), Excludes: o.Tenants.HasUID, HomeMarkerFile: ProfileNameFile}
 }
 
 // ChownProfile gives the home of a named profile to the agent's user, with the files that a gateway needs for its start. At the
 // boot, the boot program does that for all profiles, and later changes the other files. ChownProfile does nothing if hinit
 // can't change owners, or if the home is missing, a link or a mount. It blocks as long as the disk does. Warnings go to o.Say.
 func ChownProfile(ctx context.Context, o Options, profile string) error {
-	if !o.Agent.Switches() || profile == "" {
+	if !o.Agent.SwitchesIdentity() || profile == "" {
 		return nil
 	}
 	return blocking.Do(blocking.Volume, func() error {
-		home, err := fsutil.InParent(o.HomePath(ProfilesDir+"/"+profile), nil, (*fsutil.Dir).SubOnSameMount)
+		home, err := fsutil.WithParentDir(o.HomePath(ProfilesDir+"/"+profile), nil, (*fsutil.Dir).OpenSubdirSameMount)
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fsutil.ErrSymlink) || errors.Is(err, fsutil.ErrMount) {
 			return nil
 		}
@@ -130,7 +130,7 @@ func (o Options) chownFiles(log *StepLog, home *fsutil.Dir, to fsutil.Owner) {
 		if !there(rel) {
 			continue
 		}
-		if sub, err := home.SubOnSameMount(rel); err == nil {
+		if sub, err := home.OpenSubdirSameMount(rel); err == nil {
 			o.chown(log, sub, "", to)
 			sub.Close()
 		}

@@ -25,9 +25,9 @@ const GraphicsDir = "/dev/dri"
 
 // Identity is the report of the boot program about the agent's user in /etc.
 type Identity struct {
-	User  account.User
-	Lines []LogLine
-	Error string // reason why the container must not start; "" if it may start
+	User     account.User
+	LogLines []LogLine `json:"Lines"`
+	Error    string    // reason why the container must not start; "" if it may start
 }
 
 // maxIdentity is the maximum size in bytes of the boot program's report about the agent's user.
@@ -40,12 +40,12 @@ func ResolveAgent(cfg *config.Config) (Agent, error) { return resolveAgent(cfg, 
 
 func resolveAgent(cfg *config.Config, uid int) (Agent, error) {
 	user, err := account.Lookup("", cfg.Agent.User)
-	a := Agent{User: user, Known: err == nil}
+	a := Agent{User: user, InPasswd: err == nil}
 	switch {
 	case uid != 0:
 		for _, names := range [][2]string{account.UIDVars, account.GIDVars} {
 			if _, name, text, _ := account.RequestedID(os.Getenv, names); text != "" {
-				a.Lines = append(a.Lines, Warning(name+" has no effect in a container that is not started as root"))
+				a.LogLines = append(a.LogLines, Warning(name+" has no effect in a container that is not started as root"))
 			}
 		}
 	case err != nil:
@@ -75,7 +75,7 @@ func (a *Agent) idsAreCurrent() bool {
 		if !slices.Contains(a.User.Groups, gid) {
 			return false
 		}
-		a.Lines = append(a.Lines, AlreadyInGroup(a.User.Name, gid, path))
+		a.LogLines = append(a.LogLines, AlreadyInGroupMessage(a.User.Name, gid, path))
 	}
 	devices, _ := os.ReadDir(GraphicsDir)
 	return !slices.ContainsFunc(devices, func(e fs.DirEntry) bool {
@@ -98,8 +98,8 @@ func DockerSocket(sockets []string, env func(string) (string, bool)) (path strin
 	return "", 0, false
 }
 
-// AlreadyInGroup returns a message that the agent's user is in the group of the Docker socket.
-func AlreadyInGroup(user string, gid uint32, path string) LogLine {
+// AlreadyInGroupMessage returns a message that the agent's user is in the group of the Docker socket.
+func AlreadyInGroupMessage(user string, gid uint32, path string) LogLine {
 	return Info(fmt.Sprintf("%s already in group %d for %s", user, gid, path))
 }
 
@@ -120,7 +120,7 @@ func (a *Agent) updateUser(userName string) error {
 	var out, said []byte
 	if err == nil {
 		out, said, _, err = proc.Output(context.Background(), proc.Spec{
-			Path: filepath.Join(filepath.Dir(self), Program), Argv: []string{ProgramName, userName}, Env: os.Environ(), Dir: "/",
+			Path: filepath.Join(filepath.Dir(self), BootProgram), Argv: []string{BootProgramName, userName}, Env: os.Environ(), Dir: "/",
 		}, maxIdentity)
 	}
 	var found Identity
@@ -129,14 +129,14 @@ func (a *Agent) updateUser(userName string) error {
 	}
 	if err != nil {
 		a.User.ApplyRequestedIDs(os.Getenv)
-		a.Lines = append(a.Lines, Warning(fmt.Sprintf("cannot settle the agent's user in /etc: %v: %s; install the %s of this version beside hinit — continuing",
-			err, strings.TrimSpace(string(said)), Program)))
+		a.LogLines = append(a.LogLines, Warning(fmt.Sprintf("cannot settle the agent's user in /etc: %v: %s; install the %s of this version beside hinit — continuing",
+			err, strings.TrimSpace(string(said)), BootProgram)))
 		return nil
 	}
 	if found.Error != "" {
 		return errors.New(found.Error)
 	}
-	a.User, a.Lines = found.User, found.Lines
+	a.User, a.LogLines = found.User, found.LogLines
 	return nil
 }
 

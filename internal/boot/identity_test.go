@@ -16,7 +16,7 @@ func TestIdentityOfOthers(t *testing.T) {
 	t.Setenv("PUID", "99")
 	cfg := reference.Default()
 	cfg.Agent.User = "ghost"
-	if a, err := resolveAgent(cfg, 1000); err != nil || a.Known {
+	if a, err := resolveAgent(cfg, 1000); err != nil || a.InPasswd {
 		t.Errorf("a missing user without root is %+v (%v)", a, err)
 	}
 	if _, err := resolveAgent(cfg, 0); !errors.Is(err, account.ErrNotFound) {
@@ -24,7 +24,7 @@ func TestIdentityOfOthers(t *testing.T) {
 	}
 	cfg.Agent.User = "10000:10000"
 	a, err := resolveAgent(cfg, 10000)
-	if err != nil || a.User.UID != 10000 || len(a.Lines) != 1 || !strings.Contains(a.Lines[0].Text, "PUID has no effect") {
+	if err != nil || a.User.UID != 10000 || len(a.LogLines) != 1 || !strings.Contains(a.LogLines[0].Text, "PUID has no effect") {
 		t.Errorf("without root: %+v, %v", a, err)
 	}
 }
@@ -37,7 +37,7 @@ func TestABootWithoutItsProgramHasTheIdsThatWereAskedFor(t *testing.T) {
 	cfg := reference.Default()
 	cfg.Agent.User = "10000:10000"
 	a, err := resolveAgent(cfg, 0)
-	if err != nil || a.User.UID != 99 || len(a.Lines) != 1 || !a.Lines[0].Warning || !strings.Contains(a.Lines[0].Text, "install the hinit-tools of this version") {
+	if err != nil || a.User.UID != 99 || len(a.LogLines) != 1 || !a.LogLines[0].Warning || !strings.Contains(a.LogLines[0].Text, "install the hinit-tools of this version") {
 		t.Errorf("%+v, %v", a, err)
 	}
 }
@@ -59,8 +59,8 @@ func TestASettledAgentNeedsNoProgram(t *testing.T) {
 		t.Error("it is not in the group of the socket")
 	}
 	a.User.Groups = append(a.User.Groups, 998)
-	if settled := a.idsAreCurrent(); !settled && !hasGraphics() || len(a.Lines) != 1 || !strings.Contains(a.Lines[0].Text, "hermes already in group 998 for "+path) {
-		t.Errorf("settled is %v, it says %+v", settled, a.Lines)
+	if settled := a.idsAreCurrent(); !settled && !hasGraphics() || len(a.LogLines) != 1 || !strings.Contains(a.LogLines[0].Text, "hermes already in group 998 for "+path) {
+		t.Errorf("settled is %v, it says %+v", settled, a.LogLines)
 	}
 	t.Setenv("PUID", "99")
 	if a.idsAreCurrent() {

@@ -35,7 +35,7 @@ func Warning(s string) LogLine { return LogLine{Warning: true, Text: LogPrefix +
 type StepLog struct {
 	Tell func(LogLine)
 
-	chown sync.Once
+	chownReported sync.Once
 }
 
 // Info reports what the boot step has done.
@@ -44,15 +44,15 @@ func (t *StepLog) Info(format string, args ...any) { t.Tell(Info(fmt.Sprintf(for
 // Warn reports a failure of the boot step.
 func (t *StepLog) Warn(format string, args ...any) { t.Tell(Warning(fmt.Sprintf(format, args...))) }
 
-// Refuse reports that root skips an action on path, a symbolic link (contract, section 2.1, step 9).
-func (t *StepLog) Refuse(action, path string) {
+// RefuseSymlink reports that root skips an action on path, a symbolic link (contract, section 2.1, step 9).
+func (t *StepLog) RefuseSymlink(action, path string) {
 	t.Warn("refusing %s through symlinked path %s — continuing", action, path)
 }
 
 // CannotChown reports that the owner of path can't be changed. Only the first call reports, because later changes usually fail
 // too.
 func (t *StepLog) CannotChown(path string) {
-	t.chown.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
+	t.chownReported.Do(func() { t.Warn("chown %s failed (rootless container?) — continuing", path) })
 }
 
 // ReportChown reports the error err of a change of the owner of path. It reports nothing if err is nil or an expected error,

@@ -15,21 +15,21 @@ import (
 )
 
 const (
-	pendingText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
-	// pendingFormerUID is the format of the second line of PendingFile, with the agent's former uid.
-	pendingFormerUID = "uid %d was the agent's\n"
-	// mountTimeout is how long the boot waits for mounts among the agent's directories. The boot counts mountSteps sleeps
+	pendingFileText = "hinit gives the files of this directory to the agent's user; it removes this file when that is done\n"
+	// formerUIDFormat is the format of the second line of RepairPendingFile, with the agent's former uid.
+	formerUIDFormat = "uid %d was the agent's\n"
+	// mountTimeout is how long the boot waits for mounts among the agent's directories. The boot counts mountPolls sleeps
 	// instead of reading a clock, so that a long stop of the whole process (SIGSTOP) counts as a single sleep.
 	mountTimeout = time.Second
-	mountSteps   = 10
+	mountPolls   = 10
 )
 
 // chownHomes gives the files that a gateway needs for its start to the agent's user. It does not descend into directories:
 // the repair in the background changes the files there.
 func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
-	if p.linked {
-		if p.Agent.Switches() {
-			s.Refuse("chown", p.Home)
+	if p.homeIsLink {
+		if p.Agent.SwitchesIdentity() {
+			s.RefuseSymlink("chown", p.Home)
 		}
 		return nil
 	}
@@ -44,7 +44,7 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 		return err
 	}
 	there := MayExist(p.root)
-	for _, name := range append(slices.Clone(AgentFiles), RecordFile) {
+	for _, name := range append(slices.Clone(AgentFiles), BootRecordFile) {
 		if there(name) {
 			o.chownFile(name, "chown")
 		}
@@ -74,10 +74,10 @@ func (p *preparer) chownHomes(ctx context.Context, s *Step) error {
 // ownershipPhase is the state of the phase that changes owners.
 type ownershipPhase struct {
 	*preparer
-	step     *Step
-	newOwner fsutil.Owner
-	deadline time.Time // time from which the repair in the background changes the homes instead; zero for no limit
-	queued   []string  // directories that are mount points, for chownMounts
+	step        *Step
+	newOwner    fsutil.Owner
+	deadline    time.Time // time from which the repair in the background changes the homes instead; zero for no limit
+	mountPoints []string  // directories that are mount points, for chownMounts
 }
 
 func (p *preparer) newOwnershipPhase(s *Step) *ownershipPhase {
@@ -97,43 +97,43 @@ func (o *ownershipPhase) chownHome() error {
 		return nil
 	}
 	o.step.Info("Fixing ownership of %s (targeted) to %s (%d)", o.Home, o.User, o.newOwner.UID)
-	text := pendingText
-	// An owner of the data directory who also owns RecordFile was the agent under another uid. Any other owner may be a user of
-	// the host.
-	if mine, err := o.root.Lstat(RecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
-		text += fmt.Sprintf(pendingFormerUID, uid)
+	text := pendingFileText
+	// An owner of the data directory who also owns BootRecordFile was the agent under another uid. Any other owner may be a user
+	// of the host.
+	if mine, err := o.root.Lstat(BootRecordFile); err == nil && uid != 0 && fsutil.UID(mine) == uid {
+		text += fmt.Sprintf(formerUIDFormat, uid)
 	}
 	// Store the mark of the repair before the change of owner. Otherwise a crash of this process or of the machine could lose
 	// it. The agent can remove the mark.
-	_ = o.root.Remove(PendingFile) // remove the mark of an earlier repair
-	_ = o.root.CreateExclusive(PendingFile, []byte(text), 0o644)
-	_ = o.root.SyncName(PendingFile)
+	_ = o.root.Remove(RepairPendingFile) // remove the mark of an earlier repair
+	_ = o.root.CreateExclusive(RepairPendingFile, []byte(text), 0o644)
+	_ = o.root.SyncParentDir(RepairPendingFile)
 	// The former owner may even have the uid of a tenant. The directory can't be a tenant's home, because the agent can't move
 	// a home to this place.
-	if _, _, err := o.root.Chown("", o.newOwner.AllowingUID(uid)); err != nil {
+	if _, _, err := o.root.Chown("", o.newOwner.WithAllowedUID(uid)); err != nil {
 		o.step.CannotChown(o.Home)
-		_ = o.root.Remove(PendingFile) // no repair could change an owner either, so remove the mark
+		_ = o.root.Remove(RepairPendingFile) // no repair could change an owner either, so remove the mark
 		return nil
 	}
 	o.step.RepairEverything = true
 	return nil
 }
 
-// PendingRepair reads PendingFile, the mark of an unfinished repair. was is the agent's former uid, or 0 if the mark has none.
-// pending reports whether a genuine mark exists. The agent can't forge the mark, because root must own the file. The agent
-// can't put an old mark back either. A rename or a link sets the ctime of the inode (inode(7)), and a genuine mark's ctime
-// equals the time of its last write.
+// PendingRepair reads RepairPendingFile, the mark of an unfinished repair. was is the agent's former uid, or 0 if the mark has
+// none. pending reports whether a genuine mark exists. The agent can't forge the mark, because root must own the file. The agent
+// can't put an old mark back either. A rename or a link sets the ctime of the inode (inode(7)), and a genuine mark's ctime equals
+// the time of its last write.
 func PendingRepair(root *fsutil.Dir) (was uint32, pending bool) {
-	mark, err := root.Lstat(PendingFile)
+	mark, err := root.Lstat(RepairPendingFile)
 	if err != nil || fsutil.UID(mark) != 0 || fsutil.Stat(mark).Ctim != fsutil.Stat(mark).Mtim {
 		return 0, false
 	}
-	text, err := root.ReadFile(PendingFile, int64(len(pendingText)+64))
-	rest, pending := strings.CutPrefix(string(text), pendingText)
+	text, err := root.ReadFile(RepairPendingFile, int64(len(pendingFileText)+64))
+	rest, pending := strings.CutPrefix(string(text), pendingFileText)
 	if err != nil || !pending {
 		return 0, false
 	}
-	_, _ = fmt.Sscanf(rest, pendingFormerUID, &was) // stays 0 if there is no such line
+	_, _ = fmt.Sscanf(rest, formerUIDFormat, &was) // stays 0 if there is no such line
 	return was, true
 }
 
@@ -141,7 +141,7 @@ func PendingRepair(root *fsutil.Dir) (was uint32, pending bool) {
 func (o *ownershipPhase) chownFile(name, action string) {
 	_, _, err := o.root.Chown(name, o.newOwner)
 	if errors.Is(err, fsutil.ErrSymlink) {
-		o.step.Refuse(action, o.HomePath(name))
+		o.step.RefuseSymlink(action, o.HomePath(name))
 		return
 	}
 	o.step.ReportChown(o.Home, o.HomePath(name), err)
@@ -150,13 +150,13 @@ func (o *ownershipPhase) chownFile(name, action string) {
 // chownDirectory gives a directory, without its content, to the agent. rel is relative to the open directory in. A mount point
 // is queued for chownMounts.
 func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
-	d, err := in.SubOnSameMount(rel)
+	d, err := in.OpenSubdirSameMount(rel)
 	switch {
 	case errors.Is(err, fsutil.ErrMount):
-		o.queued = append(o.queued, rel)
+		o.mountPoints = append(o.mountPoints, rel)
 		return
 	case errors.Is(err, fsutil.ErrSymlink):
-		o.step.Refuse(action, o.HomePath(rel))
+		o.step.RefuseSymlink(action, o.HomePath(rel))
 		return
 	case err != nil: // rel is missing, or is not a directory
 		return
@@ -171,7 +171,7 @@ func (o *ownershipPhase) chownDirectory(in *fsutil.Dir, rel, action string) {
 // chownProfiles changes the owners of the profiles' homes in d. At o.deadline it stops, and the repair in the background
 // changes the remaining homes.
 func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
-	entries, _, err := d.ReadAtMost("", fsutil.MaxNames)
+	entries, _, err := d.ReadAtMost("", fsutil.MaxDirNames)
 	if err != nil {
 		return
 	}
@@ -183,9 +183,9 @@ func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 			return
 		}
 		name := e.Name()
-		home, err := d.SubOnSameMount(name)
+		home, err := d.OpenSubdirSameMount(name)
 		if errors.Is(err, fsutil.ErrMount) {
-			o.queued = append(o.queued, ProfilesDir+"/"+name)
+			o.mountPoints = append(o.mountPoints, ProfilesDir+"/"+name)
 			continue
 		}
 		if err != nil {
@@ -198,7 +198,7 @@ func (o *ownershipPhase) chownProfiles(d *fsutil.Dir) {
 
 // chownLogs gives the directories of the gateways' logs to the agent.
 func (o *ownershipPhase) chownLogs(ctx context.Context) {
-	if d, err := o.root.SubOnSameMount("logs"); err == nil { // the boot writes to this directory before the end of the repair
+	if d, err := o.root.OpenSubdirSameMount("logs"); err == nil { // the boot writes to this directory before the end of the repair
 		for _, name := range []string{"container-log", "container-log.1"} {
 			o.chown(&o.step.StepLog, d, name, o.newOwner)
 		}
@@ -212,12 +212,12 @@ func (o *ownershipPhase) chownLogs(ctx context.Context) {
 		o.chownDirectory(o.root, "logs", "chown")
 	}
 	o.chownDirectory(o.root, rel, "chown")
-	d, err := o.root.SubOnSameMount(rel)
+	d, err := o.root.OpenSubdirSameMount(rel)
 	if err != nil {
 		return
 	}
 	defer d.Close()
-	entries, _, err := d.ReadAtMost("", fsutil.MaxNames)
+	entries, _, err := d.ReadAtMost("", fsutil.MaxDirNames)
 	if err != nil {
 		return
 	}
@@ -225,7 +225,7 @@ func (o *ownershipPhase) chownLogs(ctx context.Context) {
 		if !e.IsDir() || ctx.Err() != nil {
 			continue
 		}
-		sub, err := d.SubOnSameMount(e.Name())
+		sub, err := d.OpenSubdirSameMount(e.Name())
 		if err != nil {
 			continue
 		}
@@ -242,25 +242,25 @@ func (o *ownershipPhase) chownConfig() {
 	switch {
 	case err != nil:
 	case info.Mode()&fs.ModeSymlink != 0:
-		o.step.Refuse("chown/chmod", o.HomePath(ConfigFile))
+		o.step.RefuseSymlink("chown/chmod", o.HomePath(ConfigFile))
 	case info.Mode().IsRegular():
 		o.chownFile(ConfigFile, "chown/chmod")
-		if d, err := o.asAgent(); err == nil { // the agent may have replaced the file, so act as the agent
+		if d, err := o.openHomeAsAgent(); err == nil { // the agent may have replaced the file, so act as the agent
 			// In a rootless container the file may belong to another user. The contract (section 2.1, step 8) ignores the error
 			// of chmod.
-			_, _ = d.Chmod(ConfigFile, ConfigMode)
+			_, _ = d.Chmod(ConfigFile, ConfigFileMode)
 			d.Close()
 		}
 	}
 }
 
-// mountSlots limits how many mounts are examined at the same time. A dead file server blocks a call for ever, and this process
-// can have only a few blocked calls.
-var mountSlots = make(chan struct{}, 2)
+// mountSemaphore limits how many mounts are examined at the same time. A dead file server blocks a call for ever, and this
+// process can have only a few blocked calls.
+var mountSemaphore = make(chan struct{}, 2)
 
 // chownMounts handles the queued mount points in parallel. It skips a mount that does not answer within mountTimeout.
 func (o *ownershipPhase) chownMounts(ctx context.Context) {
-	waiting := o.queued
+	waiting := o.mountPoints
 	for len(waiting) > 0 && ctx.Err() == nil {
 		type outcome struct {
 			rel  string
@@ -269,24 +269,24 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 		done := make(chan outcome, len(waiting))
 		for _, rel := range waiting {
 			go func() {
-				defer guard.Catch("giving a mount to the agent")
+				defer guard.CatchPanic("giving a mount to the agent")
 				mine := o.newOwnershipPhase(o.step)
-				mountSlots <- struct{}{}
-				defer func() { <-mountSlots }()
+				mountSemaphore <- struct{}{}
+				defer func() { <-mountSemaphore }()
 				// With blocking.Volume, a call that hangs would delay other work on the volume.
 				blocking.Run(blocking.Foreign, func() { mine.chownMount(ctx, rel) })
-				done <- outcome{rel, mine.queued}
+				done <- outcome{rel, mine.mountPoints}
 			}()
 		}
 		left := waiting
 		waiting = nil
-		for waited := 0; len(left) > 0 && waited < mountSteps && ctx.Err() == nil; {
+		for waited := 0; len(left) > 0 && waited < mountPolls && ctx.Err() == nil; {
 			select {
 			case got := <-done:
 				left = slices.DeleteFunc(slices.Clone(left), func(rel string) bool { return rel == got.rel })
 				waiting = append(waiting, got.more...)
 			case <-ctx.Done():
-			case <-time.After(mountTimeout / mountSteps):
+			case <-time.After(mountTimeout / mountPolls):
 				waited++
 			}
 		}
@@ -301,7 +301,7 @@ func (o *ownershipPhase) chownMounts(ctx context.Context) {
 // any other owner, the mount belongs to the host and keeps its owner. chownMount always changes the directory of all profiles
 // and the homes in it.
 func (o *ownershipPhase) chownMount(ctx context.Context, rel string) {
-	d, err := o.root.Sub(rel)
+	d, err := o.root.OpenSubdir(rel)
 	if err != nil || ctx.Err() != nil {
 		return
 	}

@@ -36,7 +36,7 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	phases := []Phase{{"home", true, p.makeHome}, {"ownership", true, p.chownHomes}}
 	for _, ph := range more {
 		phases = append(phases, Phase{ph.Name, true, func(ctx context.Context, s *Step) error {
-			if p.linked || r.ReadOnly {
+			if p.homeIsLink || r.ReadOnly {
 				return nil
 			}
 			return ph.Run(ctx, s)
@@ -44,7 +44,7 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 	}
 	r.Run(ctx, o, append(phases, Phase{"directories", true, p.makeDirectories}))
 	if !r.Unusable { // if Unusable is set, an abandoned phase may still write this field
-		r.HomeIsLink = p.linked
+		r.HomeIsLink = p.homeIsLink
 	}
 	// a hung call may still use the directory
 	if !r.Unusable && len(p.hangingDirs) == 0 && p.root != nil {
@@ -54,8 +54,8 @@ func Prepare(ctx context.Context, o Options, more ...Phase) *Report {
 }
 
 func (o Options) withDefaults() Options {
-	o.Scratch = cmp.Or(o.Scratch, "/tmp/hermes-files")
-	o.PhaseBudget, o.Budget = cmp.Or(o.PhaseBudget, 10*time.Second), cmp.Or(o.Budget, 30*time.Second)
+	o.ScratchDir = cmp.Or(o.ScratchDir, "/tmp/hermes-files")
+	o.PhaseBudget, o.TotalBudget = cmp.Or(o.PhaseBudget, 10*time.Second), cmp.Or(o.TotalBudget, 30*time.Second)
 	if o.Say == nil {
 		o.Say = func(LogLine) {}
 	}
@@ -68,15 +68,15 @@ type preparer struct {
 	Options
 
 	root        *fsutil.Dir // the data directory, opened as root; nil if owners are not changed
-	linked      bool        // the data directory is a symbolic link, so root changes nothing in it
+	homeIsLink  bool        // the data directory is a symbolic link, so root changes nothing in it
 	hangingDirs []string    // the agent's directories on mounts that don't answer, relative to Home
 }
 
 // Phase is a step of the boot, with a name for the timeline.
 type Phase struct {
-	Name   string
-	Volume bool // the phase needs the data volume, and hinit skips it without one
-	Run    func(ctx context.Context, s *Step) error
+	Name        string
+	NeedsVolume bool // the phase needs the data volume, and hinit skips it without one
+	Run         func(ctx context.Context, s *Step) error
 }
 
 // Step collects the results of a phase during the phase. It ignores messages of an abandoned phase.
@@ -108,14 +108,14 @@ func (s *Step) record(l LogLine) {
 	s.say(l)
 }
 
-var errAbandoned = errors.New("took too long")
+var errPhaseTimeout = errors.New("took too long")
 
 // Run runs phases one after the other, and adds their results to r.
 func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 	o = o.withDefaults()
-	end := time.Now().Add(o.Budget)
+	end := time.Now().Add(o.TotalBudget)
 	for _, ph := range phases {
-		if ph.Volume && r.Unusable {
+		if ph.NeedsVolume && r.Unusable {
 			continue
 		}
 		budget := max(0, min(o.PhaseBudget, time.Until(end)))
@@ -139,7 +139,7 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 			o.Say(l)
 		}
 		switch {
-		case abandoned && ph.Volume:
+		case abandoned && ph.NeedsVolume:
 			r.Unusable = true
 			tell("%s does not answer: the boot step %q was abandoned after %.1f s, and the others that need it are skipped — continuing", o.Home, ph.Name, done.Seconds)
 		case abandoned:
@@ -156,7 +156,7 @@ func (r *Report) Run(ctx context.Context, o Options, phases []Phase) {
 // runPhase runs one phase in a goroutine. It abandons the goroutine when the budget is used up. result has the reports of the
 // phase.
 func runPhase(ctx context.Context, o Options, ph Phase, budget time.Duration) (result *Step, abandoned bool, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, budget, errAbandoned)
+	ctx, cancel := context.WithTimeoutCause(ctx, budget, errPhaseTimeout)
 	defer cancel()
 	s := NewStep(o.Say)
 	done := make(chan error, 1)
@@ -205,33 +205,33 @@ func (p *preparer) makeHome(context.Context, *Step) (err error) {
 	d, _, err := fsutil.MakeNoLink(p.Home, 0o755, nil)
 	if errors.Is(err, fsutil.ErrSymlink) {
 		if info, statErr := os.Stat(p.Home); statErr == nil && info.IsDir() {
-			p.linked = true
+			p.homeIsLink = true
 			return nil
 		}
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, errNoHome)
 	}
-	if !p.Agent.Switches() {
+	if !p.Agent.SwitchesIdentity() {
 		return d.Close()
 	}
 	p.root = d
 	return nil
 }
 
-func (p *preparer) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
+func (p *preparer) openHomeAsAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
 // makeDirectories makes the agent's directories (step 10) as the agent's user, so that they have the right owner from the
 // beginning.
 func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
-	d, err := p.asAgent()
+	d, err := p.openHomeAsAgent()
 	if err != nil {
 		return err
 	}
 	defer d.Close()
 	first := d.WithIdentity(func(d *fsutil.Dir) (first error) {
 		for _, rel := range agentDirectories {
-			if ctx.Err() != nil || p.isStuck(rel) {
+			if ctx.Err() != nil || p.isHanging(rel) {
 				continue
 			}
 			// A symbolic link of the agent in this place is no error.
@@ -241,7 +241,7 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 		}
 		return first
 	})
-	for _, name := range []string{EnvFile, StampFile} {
+	for _, name := range []string{EnvFile, InstallMethodFile} {
 		if _, err := d.Lstat(name); err == nil {
 			s.HasSecrets = true
 		}
@@ -253,11 +253,11 @@ func (p *preparer) makeDirectories(ctx context.Context, s *Step) error {
 
 // makeScratchDir makes the directory Options.Scratch for the agent's files outside the volume. No other user can open it.
 func (p *preparer) makeScratchDir(s *Step) {
-	own, err := fsutil.InParent(p.Scratch, nil, func(d *fsutil.Dir, name string) (*fsutil.Dir, error) {
+	own, err := fsutil.WithParentDir(p.ScratchDir, nil, func(d *fsutil.Dir, name string) (*fsutil.Dir, error) {
 		if err := d.Mkdir(name, 0o700); err != nil {
 			return nil, err
 		}
-		return d.SubOnSameMount(name) // the host has chosen the owner of a mount
+		return d.OpenSubdirSameMount(name) // the host has chosen the owner of a mount
 	})
 	if err == nil {
 		defer own.Close()
@@ -269,8 +269,8 @@ func (p *preparer) makeScratchDir(s *Step) {
 			return err
 		})
 	}
-	if err != nil && slices.Contains(filepath.SplitList(EnvOf(p.Env, "HERMES_WRITE_SAFE_ROOT")), p.Scratch) {
-		s.Warn("the agent cannot use %s: %v — continuing", p.Scratch, err)
+	if err != nil && slices.Contains(filepath.SplitList(EnvOf(p.Env, "HERMES_WRITE_SAFE_ROOT")), p.ScratchDir) {
+		s.Warn("the agent cannot use %s: %v — continuing", p.ScratchDir, err)
 	}
 }
 
@@ -281,7 +281,7 @@ var agentDirectories = []string{
 	"platforms/pairing", "backups", "lazy-packages",
 }
 
-func (p *preparer) isStuck(rel string) bool {
+func (p *preparer) isHanging(rel string) bool {
 	return slices.ContainsFunc(p.hangingDirs, func(stuck string) bool { return rel == stuck || strings.HasPrefix(rel, stuck+"/") })
 }
 
@@ -292,7 +292,7 @@ func (p *preparer) logsRelativeToHome() (rel string, ok bool) {
 
 func (p *preparer) makeLogDirectory(home *fsutil.Dir) error {
 	if rel, ok := p.logsRelativeToHome(); ok {
-		if p.isStuck(rel) {
+		if p.isHanging(rel) {
 			return nil
 		}
 		err := home.Mkdir(rel, 0o755)
@@ -311,7 +311,7 @@ func (p *preparer) makeOutsideDir(what, path string) error {
 	if err == nil {
 		return nil
 	}
-	if !errors.Is(err, fs.ErrPermission) || !p.Agent.Switches() {
+	if !errors.Is(err, fs.ErrPermission) || !p.Agent.SwitchesIdentity() {
 		return fmt.Errorf("cannot make %s %q: %w", what, path, err)
 	}
 	d, made, err := fsutil.MakeNoLink(path, 0o755, nil)

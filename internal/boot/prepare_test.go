@@ -14,10 +14,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-func TestHangIsAbandoned(t *testing.T) { synctest.Test(t, hangIsAbandoned) }
+func TestHangIsAbandoned(t *testing.T) { synctest.Test(t, testHangingPhase) }
 
-func hangIsAbandoned(t *testing.T) {
-	said := &recorder{}
+func testHangingPhase(t *testing.T) {
+	said := &logRecorder{}
 	o := Options{Home: "/data", Say: said.say}
 	o.PhaseBudget = 50 * time.Millisecond
 	o = o.withDefaults()
@@ -63,11 +63,11 @@ func hangIsAbandoned(t *testing.T) {
 	}
 }
 
-func TestTotalBudget(t *testing.T) { synctest.Test(t, totalBudget) }
+func TestTotalBudget(t *testing.T) { synctest.Test(t, testTotalBudget) }
 
-func totalBudget(t *testing.T) {
+func testTotalBudget(t *testing.T) {
 	o := Options{Home: "/data"}
-	o.Budget = 50 * time.Millisecond
+	o.TotalBudget = 50 * time.Millisecond
 	var gone []chan struct{}
 	var phases []Phase
 	for range 3 {
@@ -85,29 +85,29 @@ func totalBudget(t *testing.T) {
 	for _, done := range gone {
 		<-done
 	}
-	if len(r.Phases) != 3 || time.Since(start) != o.Budget {
+	if len(r.Phases) != 3 || time.Since(start) != o.TotalBudget {
 		t.Errorf("%+v after %s", r, time.Since(start))
 	}
 }
 
 func TestModes(t *testing.T) {
-	self, switches := fsutil.Self(), agent()
+	self, switches := fsutil.ProcessActor(), testAgentActor()
 	full := procstat.Status("CapEff:\t000001ffffffffff\nNoNewPrivs:\t0\n")
 	for _, tt := range []struct {
 		name   string
-		o      StartFacts
+		o      ContainerFacts
 		status procstat.Status
 		ro, no bool
 		want   []string // the start of each expected line
 		root   bool
 	}{
-		{"root", StartFacts{0, switches, agentUID, true, "hermes", false}, full, false, false, nil, true},
-		{"agent", StartFacts{10000, switches, agentUID, true, "hermes", false}, full, false, false, []string{"started as uid 10000: no change"}, true},
-		{"anybody", StartFacts{1234, switches, agentUID, true, "hermes", false}, full, false, false, []string{"started as uid 1234, which is not hermes"}, true},
-		{"unknown", StartFacts{1234, self, 1234, false, "hermes", false}, full, false, false, []string{"started as uid 1234: no change"}, false},
-		{"a pod", StartFacts{10000, self, agentUID, true, "hermes", true}, full, false, true, []string{"started as uid 10000: no change", "/run cannot"}, true},
-		{"read-only", StartFacts{0, self, 0, true, "root", false}, full, true, true, []string{"the root file system", "/run cannot"}, true},
-		{"no capabilities", StartFacts{0, switches, agentUID, true, "hermes", false}, "CapEff:\t0\nNoNewPrivs:\t1\n", false, false, []string{"no CAP_KILL", "no CAP_CHOWN", "no CAP_DAC_OVERRIDE", "no_new_privs"}, true},
+		{"root", ContainerFacts{0, switches, agentUID, true, "hermes", false}, full, false, false, nil, true},
+		{"agent", ContainerFacts{10000, switches, agentUID, true, "hermes", false}, full, false, false, []string{"started as uid 10000: no change"}, true},
+		{"anybody", ContainerFacts{1234, switches, agentUID, true, "hermes", false}, full, false, false, []string{"started as uid 1234, which is not hermes"}, true},
+		{"unknown", ContainerFacts{1234, self, 1234, false, "hermes", false}, full, false, false, []string{"started as uid 1234: no change"}, false},
+		{"a pod", ContainerFacts{10000, self, agentUID, true, "hermes", true}, full, false, true, []string{"started as uid 10000: no change", "/run cannot"}, true},
+		{"read-only", ContainerFacts{0, self, 0, true, "root", false}, full, true, true, []string{"the root file system", "/run cannot"}, true},
+		{"no capabilities", ContainerFacts{0, switches, agentUID, true, "hermes", false}, "CapEff:\t0\nNoNewPrivs:\t1\n", false, false, []string{"no CAP_KILL", "no CAP_CHOWN", "no CAP_DAC_OVERRIDE", "no_new_privs"}, true},
 	} {
 		if tt.root && os.Geteuid() != 0 {
 			continue
@@ -131,7 +131,7 @@ func TestHomesBeyondTheTimeOfTheBootAreForTheRepair(t *testing.T) {
 	home := t.TempDir()
 	must(t, os.Chmod(filepath.Dir(home), 0o755))
 	must(t, os.MkdirAll(home+"/profiles/a", 0o755))
-	o := Options{Home: home, User: "hermes", Agent: agent(), Say: func(LogLine) {}}
+	o := Options{Home: home, User: "hermes", Agent: testAgentActor(), Say: func(LogLine) {}}
 	d, err := fsutil.OpenNoLink(home+"/profiles", nil)
 	must(t, err)
 	defer d.Close()

@@ -14,20 +14,20 @@ import (
 
 // The boot program works on the data volume for PID 1. So PID 1 contains no code for this work, and never waits for the disk.
 // The program does a part of the boot, repairs owners, compresses rotated logs and examines the volume. It is hinit-tools under
-// the name ProgramName. PID 1 writes a [Job] to its standard input, and reads a stream of [Message] values from its standard
+// the name BootProgramName. PID 1 writes a [Job] to its standard input, and reads a stream of [Message] values from its standard
 // output. PID 1 replies to some messages with an [Answer].
 
 const (
-	// Program is the file of the boot program, in the directory of hinit.
-	Program = "hinit-tools"
-	// ProgramName is the argv[0] with which PID 1 starts the boot program.
-	ProgramName = "hinit-boot"
+	// BootProgram is the file of the boot program, in the directory of hinit.
+	BootProgram = "hinit-tools"
+	// BootProgramName is the argv[0] with which PID 1 starts the boot program.
+	BootProgramName = "hinit-boot"
 
-	// Seed is a file of the image. It has the contents of all files in a data directory after a first boot, one after the
+	// SeedFile is a file of the image. It has the contents of all files in a data directory after a first boot, one after the
 	// other. A second file, with the suffix kept.IndexSuffix, lists their names.
-	Seed = "/usr/share/hinit/home"
-	// Install is the directory of the agent's installation in its image.
-	Install = "/opt/hermes"
+	SeedFile = "/usr/share/hinit/home"
+	// AgentInstallDir is the directory of the agent's installation in its image.
+	AgentInstallDir = "/opt/hermes"
 )
 
 // Job is the work of the boot program. If one of FillFromImage, ChangeOwners, Repair, Examine, CompressLogs and Gateways is
@@ -55,8 +55,8 @@ type Job struct {
 	MaxProfiles     int                `json:"Profiles"` // value of profiles.max in hinit.yaml, for Examine
 	CompressLogs    []gzipped.Archives // only compress these rotated logs, if they are older than MinLogAge
 	MinLogAge       time.Duration
-	Gateways        []Gateway `json:"Weigh"` // only measure these gateways, see Measure; earlier versions use the JSON name
-	Measure         string    // quantity to measure: one of the Measure constants
+	Gateways        []Gateway `json:"Weigh"`   // only measure these gateways, see Measure; earlier versions use the JSON name
+	MeasureKind     string    `json:"Measure"` // quantity to measure: one of the Measure constants
 	FilledFromImage bool      `json:"Planted"` // the repair also syncs the files that the boot has copied to an empty data directory
 }
 
@@ -73,14 +73,14 @@ func (j Job) IsNeeded() bool {
 			return true
 		}
 	}
-	_, err := os.Stat(Install)
+	_, err := os.Stat(AgentInstallDir)
 	scripts, _ := os.ReadDir(ContInitDir)
 	return err == nil || len(scripts) > 0
 }
 
 // HasSeed reports whether the image has files for an empty data directory. It blocks on the root file system.
 func (j Job) HasSeed() bool {
-	_, err := os.Stat(Seed)
+	_, err := os.Stat(SeedFile)
 	return err == nil && !j.Options.ImageFillsHome
 }
 
@@ -89,21 +89,21 @@ const ContInitDir = "/etc/cont-init.d"
 
 // Message is a message of the boot program to PID 1. Exactly one field is set.
 type Message struct {
-	Line      *LogLine          `json:",omitempty"`       // message for the container log
-	AgentLine *LogLine          `json:"Agents,omitempty"` // message for the container log that an agent can cause
-	Report    *Report           `json:",omitempty"`       // the volume is ready; PID 1 answers with Answer.Env
-	HookCount *int              `json:"Begin,omitempty"`  // number of hooks that follow
-	Hook      *Hook             `json:",omitempty"`       // PID 1 must run this hook, and answers with its number and exit code
-	Steps     []client.BootStep `json:",omitempty"`       // result of each hook, after all hooks have ended
-	Repair    *client.Repair    `json:",omitempty"`       // progress of the repair
-	Result    string            `json:",omitempty"`       // summary of the repair, in words
-	Findings  client.Findings   `json:"Found,omitempty"`  // results of one check of Examine
+	LogLine       *LogLine          `json:"Line,omitempty"`   // message for the container log
+	AgentLogLine  *LogLine          `json:"Agents,omitempty"` // message for the container log that an agent can cause
+	Report        *Report           `json:",omitempty"`       // the volume is ready; PID 1 answers with Answer.Env
+	HookCount     *int              `json:"Begin,omitempty"`  // number of hooks that follow
+	Hook          *Hook             `json:",omitempty"`       // PID 1 must run this hook, and answers with its number and exit code
+	Steps         []client.BootStep `json:",omitempty"`       // result of each hook, after all hooks have ended
+	Repair        *client.Repair    `json:",omitempty"`       // progress of the repair
+	RepairSummary string            `json:"Result,omitempty"` // summary of the repair, in words
+	Findings      client.Findings   `json:"Found,omitempty"`  // results of one check of Examine
 
 	Examining *Examining `json:",omitempty"` // the next check of Examine, or the next measurement
 
-	Packed   []gzipped.Result `json:",omitempty"`        // results of CompressLogs, one for each log
-	Measured []Measurement    `json:"Weighed,omitempty"` // results of Measure
-	Done     *Done            `json:",omitempty"`        // the program is about to end
+	CompressedLogs []gzipped.Result `json:"Packed,omitempty"`  // results of CompressLogs, one for each log
+	Measurements   []Measurement    `json:"Weighed,omitempty"` // results of Measure
+	Done           *Done            `json:",omitempty"`        // the program is about to end
 }
 
 // Examining names the check that begins now. Silent is the finding if the check never ends.
@@ -114,11 +114,11 @@ type Done struct{ Error string }
 
 // Answer is a reply of PID 1 to the boot program.
 type Answer struct {
-	Report *Report  // result of [Prepare], which the boot program needs before it begins
-	Env    []string // environment of programs that run as the agent
-	Hook   int      // the hook that has ended
-	Code   int      // exit code of the hook, 128+n after signal n
-	Err    string   // why the hook has no exit code
+	Report       *Report  // result of [Prepare], which the boot program needs before it begins
+	Env          []string // environment of programs that run as the agent
+	HookNumber   int      `json:"Hook"` // the hook that has ended
+	HookExitCode int      `json:"Code"` // exit code of the hook, 128+n after signal n
+	HookError    string   `json:"Err"`  // why the hook has no exit code
 }
 
 // Report is the result of preparing the data volume.
@@ -148,9 +148,9 @@ type Report struct {
 	Unusable bool
 }
 
-// Failed returns the first failed phase, and true. It ignores the phases named in but. Without a failed phase, the second
+// FirstFailure returns the first failed phase, and true. It ignores the phases named in but. Without a failed phase, the second
 // result is false.
-func (r Report) Failed(but ...string) (client.BootStep, bool) {
+func (r Report) FirstFailure(but ...string) (client.BootStep, bool) {
 	for _, p := range r.Phases {
 		if p.Error != "" && !slices.Contains(but, p.Name) {
 			return p, true
@@ -201,18 +201,18 @@ func hookName(command []string) string {
 // has stopped the gateway because of its disk quota. Warn and Stop are the limits of the quota in bytes; 0 for none.
 type Gateway struct {
 	Service, Profile  string
-	Main              int    `json:",omitzero"`
-	Run               uint64 `json:",omitzero"`
+	MainPID           int    `json:"Main,omitzero"`
+	RunNumber         uint64 `json:"Run,omitzero"`
 	Isolated, Stopped bool   `json:",omitzero"`
 	Warn, Stop        uint64 `json:",omitzero"`
-	Weight            int    `json:",omitzero"`       // CPU weight of the profile (cpu.weight); 0 for the default
+	CPUWeight         int    `json:"Weight,omitzero"` // CPU weight of the profile (cpu.weight); 0 for the default
 	Nice              int    `json:",omitzero"`       // nice value that the configuration gives to the gateway, relative to hinit
 	HasCPUAffinity    bool   `json:"Pinned,omitzero"` // the configuration chooses the gateway's processors
-	Rank              int    `json:",omitzero"`       // gateways of a higher rank get memory first
+	MemoryRank        int    `json:"Rank,omitzero"`   // gateways of a higher rank get memory first
 }
 
 // Measurement is the result for one gateway. Note is a text for the status. Hold says why the gateway must not run, and Restart
-// why it must restart; "" if it may keep running. Bytes is the memory in the last record, or with FilesInMemory the shared
+// why it must restart; "" if it may keep running. Bytes is the memory in the last record, or with MeasureSharedMemory the shared
 // memory, in bytes. Run is the number of the measured run.
 type Measurement struct {
 	Service             string
@@ -222,10 +222,10 @@ type Measurement struct {
 
 // Values of [Job].Measure: measurements and actions of the boot program.
 const (
-	MeasureDisk  = ""       // disk use of profiles
-	MeasureShare = "share"  // keep profiles from taking the processors and ports of others
-	RecordMemory = "record" // record the memory of the gateways, for the next boot
-	AdmitMemory  = "admit"  // find gateways without enough memory for their start
+	MeasureDisk         = ""       // disk use of profiles
+	EnforceShares       = "share"  // keep profiles from taking the processors and ports of others
+	MeasureRecordMemory = "record" // record the memory of the gateways, for the next boot
+	MeasureAdmission    = "admit"  // find gateways without enough memory for their start
 
-	FilesInMemory = "files" // shared memory of services, such as deleted files that they have open
+	MeasureSharedMemory = "files" // shared memory of services, such as deleted files that they have open
 )

@@ -17,9 +17,9 @@ import (
 // CommandLine is the command line of hinit, with the facts about the container that [PlanRun] needs. Only Subcommands may be
 // empty.
 type CommandLine struct {
-	Argv0 string   // argv[0] of the init; under the name "tini" it accepts the options of tini
-	Args  []string // the container's CMD: the words after the init's own words
-	Agent string   // the agent's program (agent.binary)
+	Argv0       string   // argv[0] of the init; under the name "tini" it accepts the options of tini
+	Args        []string // the container's CMD: the words after the init's own words
+	AgentBinary string   // the agent's program (agent.binary)
 	// Subcommands are the agent's subcommands. Such a word means the agent, even if there is a program of that name.
 	Subcommands []string
 	Env         func(name string) (string, bool) // environment of the container
@@ -36,8 +36,8 @@ type RunPlan struct {
 	Path string
 	Argv []string
 
-	// Foreground means that the command is the gateway of Profile. Do not start a second gateway for this profile.
-	Foreground bool
+	// ForegroundGateway means that the command is the gateway of Profile. Do not start a second gateway for this profile.
+	ForegroundGateway bool `reexec:"Foreground"`
 
 	// Profile is the profile for Supervise or Foreground; otherwise "". ProfileIsExplicit says whether the command line names
 	// the profile. If not, Profile is "default", and the caller takes the agent's active profile instead. A named profile need
@@ -45,8 +45,8 @@ type RunPlan struct {
 	Profile           string
 	ProfileIsExplicit bool `reexec:"ProfileNamed"`
 
-	// Ignored lists words after "gateway run" without an effect on a supervised gateway.
-	Ignored []string
+	// IgnoredWords lists words after "gateway run" without an effect on a supervised gateway.
+	IgnoredWords []string `reexec:"Ignored"`
 
 	// DashboardOnly means that the container runs only the dashboard. It has no gateways and writes no boot log, because another
 	// container uses the same home (contract, section 3.2).
@@ -84,9 +84,9 @@ func (r RunPlan) HasProfiles() bool { return !r.DashboardOnly && !r.ServicesOnly
 // keyword ends with status 127, as in the image's script. Without a /bin/sh such a word goes to the agent.
 func PlanRun(c CommandLine) RunPlan {
 	words := removeEntrypointWords(c)
-	agentArgs, program, argv := c.program(words)
+	agentArgs, program, argv := c.resolveProgram(words)
 
-	r := RunPlan{Path: program, Argv: argv, DashboardOnly: dashboardOnly(words, c.Agent)}
+	r := RunPlan{Path: program, Argv: argv, DashboardOnly: dashboardOnly(words, c.AgentBinary)}
 	if agentArgs == nil {
 		return r
 	}
@@ -97,24 +97,24 @@ func PlanRun(c CommandLine) RunPlan {
 	r.Profile, r.ProfileIsExplicit = profile, named
 	optOut := slices.Contains(rest, "--no-supervise") || config.IsTruthy(EnvOf(c.Env, "HERMES_GATEWAY_NO_SUPERVISE"))
 	if optOut || EnvOf(c.Env, "HERMES_S6_SUPERVISED_CHILD") != "" {
-		r.Foreground = true
+		r.ForegroundGateway = true
 		return r
 	}
 	r.Supervise, r.Path, r.Argv = true, "", nil
 	r.LegacyGatewayRun = !named && len(rest) > 1 // the state of the default profile does not matter for a named profile
 	for _, word := range rest[min(2, len(rest)):] {
 		if word != "--replace" { // a supervised gateway always replaces its predecessor
-			r.Ignored = append(r.Ignored, word)
+			r.IgnoredWords = append(r.IgnoredWords, word)
 		}
 	}
 	return r
 }
 
-// program returns the path and the argv of the program that words mean. If the program is the agent, agentArgs are its
+// resolveProgram returns the path and the argv of the program that words mean. If the program is the agent, agentArgs are its
 // arguments, otherwise nil.
-func (c CommandLine) program(words []string) (agentArgs []string, path string, argv []string) {
+func (c CommandLine) resolveProgram(words []string) (agentArgs []string, path string, argv []string) {
 	agent := func(args []string) ([]string, string, []string) {
-		return slices.Concat([]string{}, args), c.Agent, slices.Concat([]string{c.Agent}, args)
+		return slices.Concat([]string{}, args), c.AgentBinary, slices.Concat([]string{c.AgentBinary}, args)
 	}
 	if len(words) == 0 {
 		return agent(nil)
@@ -123,7 +123,7 @@ func (c CommandLine) program(words []string) (agentArgs []string, path string, a
 	if slices.Contains(c.Subcommands, first) {
 		return agent(words)
 	}
-	isAgent := isAgentWord(first, c.Agent)
+	isAgent := isAgentWord(first, c.AgentBinary)
 	if found, ok := c.FindProgram(first); ok {
 		if isAgent {
 			agentArgs = slices.Concat([]string{}, words[1:])
@@ -270,7 +270,7 @@ func CommandFinder(path, dir string) func(word string) (string, bool) {
 				if err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
 					return file, true
 				}
-				if errors.Is(err, blocking.ErrSlow) || errors.Is(err, blocking.ErrBusy) {
+				if errors.Is(err, blocking.ErrTimedOut) || errors.Is(err, blocking.ErrBusy) {
 					slow = append(slow, where)
 				}
 			}
@@ -289,7 +289,7 @@ const (
 
 // StatWithin is os.Stat with a time limit. It takes a turn of package blocking from share, so that only a few such calls can
 // hang.
-func StatWithin(share blocking.Share, patience time.Duration, path string) (fs.FileInfo, error) {
+func StatWithin(share blocking.Pool, patience time.Duration, path string) (fs.FileInfo, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var info fs.FileInfo

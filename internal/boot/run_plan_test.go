@@ -19,7 +19,7 @@ import (
 
 const agentBinary = "/opt/hermes/.venv/bin/hermes"
 
-func inImage(word string) (string, bool) {
+func findInImage(word string) (string, bool) {
 	switch word {
 	case "sleep", "sh", "bash", "echo", "test", "true":
 		return "/usr/bin/" + word, true
@@ -31,31 +31,31 @@ func inImage(word string) (string, bool) {
 	return "", false
 }
 
-func bareImage(string) (string, bool) { return "", false }
+func findNothing(string) (string, bool) { return "", false }
 
-func environ(vars map[string]string) func(string) (string, bool) {
+func envLookup(vars map[string]string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		v, ok := vars[name]
 		return v, ok
 	}
 }
 
-func fields(s string) []string { return strings.Fields(s) }
+func splitWords(s string) []string { return strings.Fields(s) }
 
-func agentRoute(args ...string) RunPlan {
+func agentPlan(args ...string) RunPlan {
 	return RunPlan{Path: agentBinary, Argv: append([]string{agentBinary}, args...)}
 }
 
-func direct(path string, argv ...string) RunPlan { return RunPlan{Path: path, Argv: argv} }
+func directPlan(path string, argv ...string) RunPlan { return RunPlan{Path: path, Argv: argv} }
 
-func shell(argv ...string) RunPlan {
+func shellPlan(argv ...string) RunPlan {
 	return RunPlan{Path: "/bin/sh", Argv: append([]string{"sh", "-c", `"$@"`, "sh"}, argv...)}
 }
 
 // A word that is both a subcommand of the agent and a program, such as login, must run the agent.
 func TestASubcommandOfTheAgentIsNoProgram(t *testing.T) {
-	for first, want := range map[string]RunPlan{"sleep": agentRoute("sleep", "1"), "echo": direct("/usr/bin/echo", "echo", "1"), "/usr/bin/sleep": agentRoute("/usr/bin/sleep", "1")} {
-		got := PlanRun(CommandLine{Args: []string{first, "1"}, Agent: agentBinary, Subcommands: []string{"chat", "sleep"}, Env: environ(nil), FindProgram: inImage})
+	for first, want := range map[string]RunPlan{"sleep": agentPlan("sleep", "1"), "echo": directPlan("/usr/bin/echo", "echo", "1"), "/usr/bin/sleep": agentPlan("/usr/bin/sleep", "1")} {
+		got := PlanRun(CommandLine{Args: []string{first, "1"}, AgentBinary: agentBinary, Subcommands: []string{"chat", "sleep"}, Env: envLookup(nil), FindProgram: findInImage})
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, want %+v", first, got, want)
 		}
@@ -68,46 +68,46 @@ func TestRouteCommands(t *testing.T) {
 		args []string
 		want RunPlan
 	}{
-		{"no arguments", nil, agentRoute()},
-		{"option", fields("--version"), agentRoute("--version")},
-		{"help", fields("--help"), agentRoute("--help")},
-		{"tui", fields("--tui"), agentRoute("--tui")},
-		{"subcommand", fields("chat -q hi"), agentRoute("chat", "-q", "hi")},
-		{"setup", fields("setup"), agentRoute("setup")},
-		{"program", fields("sleep 1"), direct("/usr/bin/sleep", "sleep", "1")},
-		{"shell", []string{"bash", "-c", "echo ok"}, direct("/usr/bin/bash", "bash", "-c", "echo ok")},
-		{"exact argv", []string{"sh", "-c", "exit 42", "", "a  b", "--"}, direct("/usr/bin/sh", "sh", "-c", "exit 42", "", "a  b", "--")},
-		{"agent by name", fields("hermes chat"), direct("/opt/hermes/bin/hermes", "hermes", "chat")},
-		{"agent by path", fields(agentBinary + " chat"), direct(agentBinary, agentBinary, "chat")},
-		{"path", fields("/opt/tool x"), direct("/opt/tool", "/opt/tool", "x")},
-		{"relative path", fields("./tool"), direct("./tool", "./tool")},
-		{"missing path", fields("/opt/none x"), agentRoute("/opt/none", "x")},
-		{"missing path that ends like the agent", fields("/opt/none/hermes x"), agentRoute("/opt/none/hermes", "x")},
-		{"empty word", []string{""}, agentRoute("")},
-		{"builtin", fields("cd /tmp"), shell("cd", "/tmp")},
-		{"exit", fields("exit 3"), shell("exit", "3")},
-		{"keyword", fields("if true"), shell("if", "true")},
-		{"builtin that is a program too", fields("echo x"), direct("/usr/bin/echo", "echo", "x")},
-		{"leading --", fields("-- sleep 1"), direct("/usr/bin/sleep", "sleep", "1")},
-		{"only one --", fields("-- -- sleep"), agentRoute("--", "sleep")},
-		{"wrapper", fields("/opt/hermes/docker/main-wrapper.sh sleep 1"), direct("/usr/bin/sleep", "sleep", "1")},
-		{"wrapper alone", fields("/opt/hermes/docker/main-wrapper.sh"), agentRoute()},
-		{"wrapper then --", fields("/x/main-wrapper.sh -- a"), agentRoute("--", "a")},
-		{"init and wrapper", fields("/init /opt/hermes/docker/main-wrapper.sh chat"), agentRoute("chat")},
-		{"init alone", fields("/init sleep 1"), direct("/usr/bin/sleep", "sleep", "1")},
-		{"dispatcher", fields("/opt/hermes/docker/entrypoint-dispatch.sh chat"), agentRoute("chat")},
-		{"wrapper without a path is no wrapper", fields("main-wrapper.sh"), agentRoute("main-wrapper.sh")},
-		{"wrapper later is an argument", fields("sleep /x/main-wrapper.sh"), direct("/usr/bin/sleep", "sleep", "/x/main-wrapper.sh")},
-		{"gateway verb", fields("gateway stop"), agentRoute("gateway", "stop")},
-		{"gateway help", fields("gateway --help"), agentRoute("gateway", "--help")},
-		{"gateway run help", fields("gateway run -h"), agentRoute("gateway", "run", "-h")},
-		{"profile flag of something else", fields("-p coder chat"), agentRoute("-p", "coder", "chat")},
-		{"profile flag without a name", fields("gateway run -p"), agentRoute("gateway", "run", "-p")},
-		{"impossible profile", fields("-p ../x gateway run"), agentRoute("-p", "../x", "gateway", "run")},
-		{"gateway inside a shell", []string{"sh", "-c", "gateway run"}, direct("/usr/bin/sh", "sh", "-c", "gateway run")},
+		{"no arguments", nil, agentPlan()},
+		{"option", splitWords("--version"), agentPlan("--version")},
+		{"help", splitWords("--help"), agentPlan("--help")},
+		{"tui", splitWords("--tui"), agentPlan("--tui")},
+		{"subcommand", splitWords("chat -q hi"), agentPlan("chat", "-q", "hi")},
+		{"setup", splitWords("setup"), agentPlan("setup")},
+		{"program", splitWords("sleep 1"), directPlan("/usr/bin/sleep", "sleep", "1")},
+		{"shell", []string{"bash", "-c", "echo ok"}, directPlan("/usr/bin/bash", "bash", "-c", "echo ok")},
+		{"exact argv", []string{"sh", "-c", "exit 42", "", "a  b", "--"}, directPlan("/usr/bin/sh", "sh", "-c", "exit 42", "", "a  b", "--")},
+		{"agent by name", splitWords("hermes chat"), directPlan("/opt/hermes/bin/hermes", "hermes", "chat")},
+		{"agent by path", splitWords(agentBinary + " chat"), directPlan(agentBinary, agentBinary, "chat")},
+		{"path", splitWords("/opt/tool x"), directPlan("/opt/tool", "/opt/tool", "x")},
+		{"relative path", splitWords("./tool"), directPlan("./tool", "./tool")},
+		{"missing path", splitWords("/opt/none x"), agentPlan("/opt/none", "x")},
+		{"missing path that ends like the agent", splitWords("/opt/none/hermes x"), agentPlan("/opt/none/hermes", "x")},
+		{"empty word", []string{""}, agentPlan("")},
+		{"builtin", splitWords("cd /tmp"), shellPlan("cd", "/tmp")},
+		{"exit", splitWords("exit 3"), shellPlan("exit", "3")},
+		{"keyword", splitWords("if true"), shellPlan("if", "true")},
+		{"builtin that is a program too", splitWords("echo x"), directPlan("/usr/bin/echo", "echo", "x")},
+		{"leading --", splitWords("-- sleep 1"), directPlan("/usr/bin/sleep", "sleep", "1")},
+		{"only one --", splitWords("-- -- sleep"), agentPlan("--", "sleep")},
+		{"wrapper", splitWords("/opt/hermes/docker/main-wrapper.sh sleep 1"), directPlan("/usr/bin/sleep", "sleep", "1")},
+		{"wrapper alone", splitWords("/opt/hermes/docker/main-wrapper.sh"), agentPlan()},
+		{"wrapper then --", splitWords("/x/main-wrapper.sh -- a"), agentPlan("--", "a")},
+		{"init and wrapper", splitWords("/init /opt/hermes/docker/main-wrapper.sh chat"), agentPlan("chat")},
+		{"init alone", splitWords("/init sleep 1"), directPlan("/usr/bin/sleep", "sleep", "1")},
+		{"dispatcher", splitWords("/opt/hermes/docker/entrypoint-dispatch.sh chat"), agentPlan("chat")},
+		{"wrapper without a path is no wrapper", splitWords("main-wrapper.sh"), agentPlan("main-wrapper.sh")},
+		{"wrapper later is an argument", splitWords("sleep /x/main-wrapper.sh"), directPlan("/usr/bin/sleep", "sleep", "/x/main-wrapper.sh")},
+		{"gateway verb", splitWords("gateway stop"), agentPlan("gateway", "stop")},
+		{"gateway help", splitWords("gateway --help"), agentPlan("gateway", "--help")},
+		{"gateway run help", splitWords("gateway run -h"), agentPlan("gateway", "run", "-h")},
+		{"profile flag of something else", splitWords("-p coder chat"), agentPlan("-p", "coder", "chat")},
+		{"profile flag without a name", splitWords("gateway run -p"), agentPlan("gateway", "run", "-p")},
+		{"impossible profile", splitWords("-p ../x gateway run"), agentPlan("-p", "../x", "gateway", "run")},
+		{"gateway inside a shell", []string{"sh", "-c", "gateway run"}, directPlan("/usr/bin/sh", "sh", "-c", "gateway run")},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := PlanRun(CommandLine{Argv0: "/init", Args: tt.args, Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
+			got := PlanRun(CommandLine{Argv0: "/init", Args: tt.args, AgentBinary: agentBinary, Env: envLookup(nil), FindProgram: findInImage})
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
@@ -117,18 +117,18 @@ func TestRouteCommands(t *testing.T) {
 
 func TestRouteWithoutPrograms(t *testing.T) {
 	for args, want := range map[string]RunPlan{
-		"":              direct("/a/agent", "/a/agent"),
-		"agent chat":    direct("/a/agent", "/a/agent", "chat"),
-		"hermes chat":   direct("/a/agent", "/a/agent", "chat"),
-		"cd /tmp":       direct("/a/agent", "/a/agent", "cd", "/tmp"),
-		"/bin/agent -v": direct("/a/agent", "/a/agent", "/bin/agent", "-v"),
+		"":              directPlan("/a/agent", "/a/agent"),
+		"agent chat":    directPlan("/a/agent", "/a/agent", "chat"),
+		"hermes chat":   directPlan("/a/agent", "/a/agent", "chat"),
+		"cd /tmp":       directPlan("/a/agent", "/a/agent", "cd", "/tmp"),
+		"/bin/agent -v": directPlan("/a/agent", "/a/agent", "/bin/agent", "-v"),
 	} {
-		got := PlanRun(CommandLine{Argv0: "hinit", Args: fields(args), Agent: "/a/agent", Env: environ(nil), FindProgram: bareImage})
+		got := PlanRun(CommandLine{Argv0: "hinit", Args: splitWords(args), AgentBinary: "/a/agent", Env: envLookup(nil), FindProgram: findNothing})
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("%q: got %+v, want %+v", args, got, want)
 		}
 	}
-	got := PlanRun(CommandLine{Argv0: "hinit", Args: fields("agent gateway run"), Agent: "/a/agent", Env: environ(nil), FindProgram: bareImage})
+	got := PlanRun(CommandLine{Argv0: "hinit", Args: splitWords("agent gateway run"), AgentBinary: "/a/agent", Env: envLookup(nil), FindProgram: findNothing})
 	if !got.Supervise || got.Profile != "default" {
 		t.Errorf("the agent's own name before gateway run: %+v", got)
 	}
@@ -136,14 +136,14 @@ func TestRouteWithoutPrograms(t *testing.T) {
 
 func TestRouteGateway(t *testing.T) {
 	up := func(profile string, named bool, ignored ...string) RunPlan {
-		return RunPlan{Supervise: true, Profile: profile, ProfileIsExplicit: named, Ignored: ignored}
+		return RunPlan{Supervise: true, Profile: profile, ProfileIsExplicit: named, IgnoredWords: ignored}
 	}
 	legacy := func(r RunPlan) RunPlan {
 		r.LegacyGatewayRun = true
 		return r
 	}
 	front := func(r RunPlan, profile string, named bool) RunPlan {
-		r.Foreground, r.Profile, r.ProfileIsExplicit = true, profile, named
+		r.ForegroundGateway, r.Profile, r.ProfileIsExplicit = true, profile, named
 		return r
 	}
 	noSupervise := func(v string) map[string]string { return map[string]string{"HERMES_GATEWAY_NO_SUPERVISE": v} }
@@ -168,21 +168,21 @@ func TestRouteGateway(t *testing.T) {
 		{"profile between", "hermes gateway -p coder run", nil, up("coder", true)},
 		{"profile is normalised", "-p CoDer gateway run", nil, up("coder", true)},
 		{"root profile by name", "-p Default gateway run", nil, up("default", true)},
-		{"flag", "gateway run --no-supervise", nil, front(agentRoute("gateway", "run", "--no-supervise"), "default", false)},
-		{"flag with profile", "-p a gateway run --no-supervise", nil, front(agentRoute("-p", "a", "gateway", "run", "--no-supervise"), "a", true)},
-		{"flag, agent by name", "hermes gateway run --no-supervise", nil, front(direct("/opt/hermes/bin/hermes", "hermes", "gateway", "run", "--no-supervise"), "default", false)},
-		{"variable 1", "gateway run", noSupervise("1"), front(agentRoute("gateway", "run"), "default", false)},
-		{"variable tRuE", "gateway", noSupervise("tRuE"), front(agentRoute("gateway"), "default", false)},
-		{"variable yes", "-p x gateway run", noSupervise("yes"), front(agentRoute("-p", "x", "gateway", "run"), "x", true)},
+		{"flag", "gateway run --no-supervise", nil, front(agentPlan("gateway", "run", "--no-supervise"), "default", false)},
+		{"flag with profile", "-p a gateway run --no-supervise", nil, front(agentPlan("-p", "a", "gateway", "run", "--no-supervise"), "a", true)},
+		{"flag, agent by name", "hermes gateway run --no-supervise", nil, front(directPlan("/opt/hermes/bin/hermes", "hermes", "gateway", "run", "--no-supervise"), "default", false)},
+		{"variable 1", "gateway run", noSupervise("1"), front(agentPlan("gateway", "run"), "default", false)},
+		{"variable tRuE", "gateway", noSupervise("tRuE"), front(agentPlan("gateway"), "default", false)},
+		{"variable yes", "-p x gateway run", noSupervise("yes"), front(agentPlan("-p", "x", "gateway", "run"), "x", true)},
 		{"variable on is no yes", "gateway run", noSupervise("on"), legacy(up("default", false))},
 		{"variable 0", "gateway run", noSupervise("0"), legacy(up("default", false))},
 		{"variable empty", "gateway run", noSupervise(""), legacy(up("default", false))},
-		{"supervised child", "gateway run", map[string]string{"HERMES_S6_SUPERVISED_CHILD": "0"}, front(agentRoute("gateway", "run"), "default", false)},
+		{"supervised child", "gateway run", map[string]string{"HERMES_S6_SUPERVISED_CHILD": "0"}, front(agentPlan("gateway", "run"), "default", false)},
 		{"supervised child empty", "gateway run", map[string]string{"HERMES_S6_SUPERVISED_CHILD": ""}, legacy(up("default", false))},
 		{"removed switch", "gateway run", map[string]string{"HERMES_SKIP_PROFILE_RECONCILE": "1"}, legacy(up("default", false))},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := PlanRun(CommandLine{Argv0: "/init", Args: fields(tt.args), Agent: agentBinary, Env: environ(tt.env), FindProgram: inImage})
+			got := PlanRun(CommandLine{Argv0: "/init", Args: splitWords(tt.args), AgentBinary: agentBinary, Env: envLookup(tt.env), FindProgram: findInImage})
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("got  %+v\nwant %+v", got, tt.want)
 			}
@@ -192,8 +192,8 @@ func TestRouteGateway(t *testing.T) {
 
 func TestRouteGatewayProgram(t *testing.T) {
 	look := func(word string) (string, bool) { return "/usr/bin/" + word, word == "gateway" }
-	got := PlanRun(CommandLine{Argv0: "/init", Args: fields("gateway run"), Agent: agentBinary, Env: environ(nil), FindProgram: look})
-	if want := direct("/usr/bin/gateway", "gateway", "run"); !reflect.DeepEqual(got, want) {
+	got := PlanRun(CommandLine{Argv0: "/init", Args: splitWords("gateway run"), AgentBinary: agentBinary, Env: envLookup(nil), FindProgram: look})
+	if want := directPlan("/usr/bin/gateway", "gateway", "run"); !reflect.DeepEqual(got, want) {
 		t.Errorf("a program named gateway: got %+v", got)
 	}
 }
@@ -205,7 +205,7 @@ func TestRouteDashboardOnly(t *testing.T) {
 		"": false, "chat": false, "-p x dashboard": false, "hermes": false, "hermes hermes dashboard": false, "sleep dashboard": false,
 		"gateway run": false, "dashboards": false,
 	} {
-		got := PlanRun(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
+		got := PlanRun(CommandLine{Argv0: "/init", Args: splitWords(args), AgentBinary: agentBinary, Env: envLookup(nil), FindProgram: findInImage})
 		if got.DashboardOnly != want {
 			t.Errorf("%q: DashboardOnly is %t", args, got.DashboardOnly)
 		}
@@ -220,39 +220,39 @@ func TestRouteTini(t *testing.T) {
 		args string
 		want RunPlan
 	}{
-		{"", agentRoute()},
+		{"", agentPlan()},
 		{"-g -- gateway run", RunPlan{Supervise: true, Profile: "default", LegacyGatewayRun: true}},
 		{"-g gateway run", RunPlan{Supervise: true, Profile: "default", LegacyGatewayRun: true}},
-		{"--", agentRoute()},
-		{"-g -s -w -l -h -v --", agentRoute()},
-		{"--help --version --kill-process-group --subreaper", agentRoute()},
-		{"-p SIGTERM -e 143 -- sleep 1", direct("/usr/bin/sleep", "sleep", "1")},
-		{"-e 143 sleep 1", direct("/usr/bin/sleep", "sleep", "1")},
-		{"-vvv --unknown sleep 1", direct("/usr/bin/sleep", "sleep", "1")},
-		{"-- -p x chat", agentRoute("-p", "x", "chat")},
-		{"-- -- chat", agentRoute("--", "chat")},
-		{"-p", agentRoute()},
-		{"-g -- /init /opt/hermes/docker/main-wrapper.sh chat", agentRoute("chat")},
-		{"/init sleep 1", direct("/usr/bin/sleep", "sleep", "1")},
-		{"-- /opt/hermes/docker/main-wrapper.sh sleep 1", direct("/usr/bin/sleep", "sleep", "1")},
-		{"sleep -p 1", direct("/usr/bin/sleep", "sleep", "-p", "1")},
+		{"--", agentPlan()},
+		{"-g -s -w -l -h -v --", agentPlan()},
+		{"--help --version --kill-process-group --subreaper", agentPlan()},
+		{"-p SIGTERM -e 143 -- sleep 1", directPlan("/usr/bin/sleep", "sleep", "1")},
+		{"-e 143 sleep 1", directPlan("/usr/bin/sleep", "sleep", "1")},
+		{"-vvv --unknown sleep 1", directPlan("/usr/bin/sleep", "sleep", "1")},
+		{"-- -p x chat", agentPlan("-p", "x", "chat")},
+		{"-- -- chat", agentPlan("--", "chat")},
+		{"-p", agentPlan()},
+		{"-g -- /init /opt/hermes/docker/main-wrapper.sh chat", agentPlan("chat")},
+		{"/init sleep 1", directPlan("/usr/bin/sleep", "sleep", "1")},
+		{"-- /opt/hermes/docker/main-wrapper.sh sleep 1", directPlan("/usr/bin/sleep", "sleep", "1")},
+		{"sleep -p 1", directPlan("/usr/bin/sleep", "sleep", "-p", "1")},
 	} {
 		for _, argv0 := range []string{"tini", "/usr/bin/tini"} {
-			got := PlanRun(CommandLine{Argv0: argv0, Args: fields(tt.args), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
+			got := PlanRun(CommandLine{Argv0: argv0, Args: splitWords(tt.args), AgentBinary: agentBinary, Env: envLookup(nil), FindProgram: findInImage})
 			if !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("%s %s: got %+v, want %+v", argv0, tt.args, got, tt.want)
 			}
 		}
 	}
-	got := PlanRun(CommandLine{Argv0: "/init", Args: fields("-g -- chat"), Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
-	if want := agentRoute("-g", "--", "chat"); !reflect.DeepEqual(got, want) {
+	got := PlanRun(CommandLine{Argv0: "/init", Args: splitWords("-g -- chat"), AgentBinary: agentBinary, Env: envLookup(nil), FindProgram: findInImage})
+	if want := agentPlan("-g", "--", "chat"); !reflect.DeepEqual(got, want) {
 		t.Errorf("options of tini under the name of init: got %+v", got)
 	}
 }
 
 func TestRouteSharesNothing(t *testing.T) {
-	args := fields("sleep 1")
-	got := PlanRun(CommandLine{Argv0: "/init", Args: args, Agent: agentBinary, Env: environ(nil), FindProgram: inImage})
+	args := splitWords("sleep 1")
+	got := PlanRun(CommandLine{Argv0: "/init", Args: args, AgentBinary: agentBinary, Env: envLookup(nil), FindProgram: findInImage})
 	got.Argv[0] = "changed"
 	if args[0] != "sleep" {
 		t.Error("the route changes the arguments it was made from")
@@ -290,7 +290,7 @@ func TestShellWords(t *testing.T) {
 			t.Errorf("dash does not know %q", word)
 		}
 	}
-	for _, word := range fields("chat gateway dashboard setup dump function [[ ]] time select let source declare history") {
+	for _, word := range splitWords("chat gateway dashboard setup dump function [[ ]] time select let source declare history") {
 		if accepts(word) != slices.Contains(shellWords, word) {
 			t.Errorf("dash and the list disagree on %q", word)
 		}
@@ -303,7 +303,7 @@ func TestShellRoute(t *testing.T) {
 		t.Skip("no /bin/sh")
 	}
 	for args, want := range map[string]int{"exit 3": 3, "false": 1, "true": 0, "cd /": 0, "if x": 127} {
-		r := PlanRun(CommandLine{Argv0: "/init", Args: fields(args), Agent: agentBinary, Env: environ(nil), FindProgram: look})
+		r := PlanRun(CommandLine{Argv0: "/init", Args: splitWords(args), AgentBinary: agentBinary, Env: envLookup(nil), FindProgram: look})
 		cmd := exec.Cmd{Path: r.Path, Args: r.Argv}
 		err := cmd.Run()
 		if got := cmd.ProcessState.ExitCode(); got != want {
@@ -353,11 +353,11 @@ func TestLookup(t *testing.T) {
 func TestASlowDiskHidesNoCommand(t *testing.T) {
 	free := make(chan struct{})
 	var hung sync.WaitGroup
-	for range blocking.Turns() { // more look-ups than turns, so that some must wait
+	for range blocking.TotalTurns() { // more look-ups than turns, so that some must wait
 		hung.Go(func() { _ = blocking.Do(blocking.Volume, func() error { <-free; return nil }) })
 	}
 	defer hung.Wait()
-	testkit.Until(t, "all turns of the volume are taken", func() bool { return !blocking.HasTurn(blocking.Volume) })
+	testkit.Until(t, "all turns of the volume are taken", func() bool { return !blocking.HasFreeTurn(blocking.Volume) })
 	time.AfterFunc(ShortTimeout+ShortTimeout/2, func() { close(free) })
 	begin := time.Now()
 	if got, ok := CommandFinder("/bin", "/")("sh"); !ok || got != "/bin/sh" {

@@ -112,7 +112,7 @@ func prepareSocketDir(sockets []string, abstract string, uid int, pod bool) Runt
 		return Runtime{Warning: fmt.Sprintf("%v; no other place can be written, so there is no control socket", first)}
 	}
 	return Runtime{Socket: abstract, Warning: fmt.Sprintf(
-		"%v; no other place can be written, so the socket is %q without a file (mount %s on /run to have one)", first, abstract, AdviceFor(pod, "a tmpfs", "an emptyDir"),
+		"%v; no other place can be written, so the socket is %q without a file (mount %s on /run to have one)", first, abstract, ChooseAdvice(pod, "a tmpfs", "an emptyDir"),
 	)}
 }
 

@@ -17,7 +17,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-const testAbstract = "@hinit-test"
+const testAbstractSocket = "@hinit-test"
 
 func TestPlaces(t *testing.T) {
 	for _, tt := range []struct {
@@ -46,13 +46,13 @@ func TestPlaces(t *testing.T) {
 		{"root has no session", "", map[string]string{"XDG_RUNTIME_DIR": "/run/user/5"}, 0, []string{"/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
 		{"relative and double", "", map[string]string{"HINIT_RUNTIME_DIR": "x", "TMPDIR": "/tmp"}, 0, []string{"/run/hinit/control.sock", "/tmp/hinit-0/control.sock"}},
 	} {
-		if got := client.SocketPaths(tt.socket, environ(tt.env), tt.uid); !slices.Equal(got, tt.want) {
+		if got := client.SocketPaths(tt.socket, envLookup(tt.env), tt.uid); !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %q, want %q", tt.name, got, tt.want)
 		}
 	}
 }
 
-func put(t *testing.T, path string, mode os.FileMode) string {
+func makeDirWithMode(t *testing.T, path string, mode os.FileMode) string {
 	t.Helper()
 	if err := os.MkdirAll(path, 0o755); err != nil {
 		t.Fatal(err)
@@ -78,7 +78,7 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 			want.Warning = `cannot use "/proc/none" for the control socket: no such file or directory; using ` + strconv.Quote(want.Dir)
 		}
 		for range 2 {
-			if got := prepareSocketDir(list, testAbstract, uid, false); got != want {
+			if got := prepareSocketDir(list, testAbstractSocket, uid, false); got != want {
 				t.Errorf("got %+v, want %+v", got, want)
 			}
 		}
@@ -93,26 +93,26 @@ func TestPrepareMakesTheDirectory(t *testing.T) {
 // directory.
 func TestRootTakesTheDirectoryOver(t *testing.T) {
 	testkit.NeedRoot(t)
-	dir := put(t, t.TempDir()+"/run", 0o755)
-	theirs := put(t, dir+"/hinit", 0o755)
-	write(t, theirs+"/control.sock", "theirs")
+	dir := makeDirWithMode(t, t.TempDir()+"/run", 0o755)
+	theirs := makeDirWithMode(t, dir+"/hinit", 0o755)
+	writeFile(t, theirs+"/control.sock", "theirs")
 	must(t, os.Lchown(theirs, 4711, 4711))
 	if removeForeignDir(theirs, false); func() bool { _, err := os.Lstat(theirs + "/control.sock"); return err != nil }() {
 		t.Error("took over what somebody may be using")
 	}
 	removeForeignDir(theirs, true)
 	socket := theirs + "/control.sock"
-	if got := prepareSocketDir([]string{socket}, testAbstract, 0, false); got.Socket != socket || got.Warning != "" {
+	if got := prepareSocketDir([]string{socket}, testAbstractSocket, 0, false); got.Socket != socket || got.Warning != "" {
 		t.Errorf("got %+v", got)
 	}
 	if _, err := os.Lstat(socket); err == nil {
 		t.Error("what was in it is still there")
 	}
-	write(t, socket, "ours")
+	writeFile(t, socket, "ours")
 	if removeForeignDir(theirs, true); func() bool { _, err := os.Lstat(socket); return err != nil }() {
 		t.Error("took over root's own")
 	}
-	open := put(t, t.TempDir()+"/run", 0o777)
+	open := makeDirWithMode(t, t.TempDir()+"/run", 0o777)
 	must(t, os.Mkdir(open+"/hinit", 0o755))
 	must(t, os.Lchown(open+"/hinit", 4711, 4711))
 	if removeForeignDir(open+"/hinit", true); func() bool { _, err := os.Lstat(open + "/hinit"); return err != nil }() {
@@ -124,7 +124,7 @@ func TestPrepareRefuses(t *testing.T) {
 	uid, dir := os.Geteuid(), t.TempDir()
 	good := filepath.Join(dir, "good", "control.sock")
 	link := filepath.Join(dir, "link")
-	if err := os.Symlink(put(t, dir+"/target", 0o755), link); err != nil {
+	if err := os.Symlink(makeDirWithMode(t, dir+"/target", 0o755), link); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(dir, "file")
@@ -135,8 +135,8 @@ func TestPrepareRefuses(t *testing.T) {
 		name, bad, why string
 		root           bool
 	}{
-		{name: "world-writable", bad: put(t, dir+"/open", 0o777), why: "it can be written by other users (mode 0777)"},
-		{name: "below a world-writable one", bad: put(t, dir+"/openparent", 0o777) + "/x", why: "its parent directory can be written by other users (mode 0777)"},
+		{name: "world-writable", bad: makeDirWithMode(t, dir+"/open", 0o777), why: "it can be written by other users (mode 0777)"},
+		{name: "below a world-writable one", bad: makeDirWithMode(t, dir+"/openparent", 0o777) + "/x", why: "its parent directory can be written by other users (mode 0777)"},
 		{name: "a link", bad: link, why: "it is not a directory"},
 		{name: "a file", bad: file, why: "it is not a directory"},
 		{name: "below a file", bad: file + "/x", why: "not a directory"},
@@ -145,7 +145,7 @@ func TestPrepareRefuses(t *testing.T) {
 		{name: "below another user's", bad: dir + "/theirs/x", why: "its parent directory belongs to uid 4711", root: true},
 		{name: "read-only", bad: dir + "/readonly", why: "read-only file system", root: true},
 		{name: "below a read-only one", bad: dir + "/readonly/x", why: "read-only file system", root: true},
-		{name: "group-writable", bad: put(t, dir+"/group", 0o770), why: "it can be written by other users (mode 0770)", root: true},
+		{name: "group-writable", bad: makeDirWithMode(t, dir+"/group", 0o770), why: "it can be written by other users (mode 0770)", root: true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			if tt.root {
@@ -153,11 +153,11 @@ func TestPrepareRefuses(t *testing.T) {
 			}
 			switch tt.name {
 			case "another user's", "below another user's":
-				if err := os.Chown(put(t, dir+"/theirs", 0o755), 4711, 4711); err != nil {
+				if err := os.Chown(makeDirWithMode(t, dir+"/theirs", 0o755), 4711, 4711); err != nil {
 					t.Fatal(err)
 				}
 			case "read-only", "below a read-only one":
-				mount := put(t, dir+"/readonly", 0o755)
+				mount := makeDirWithMode(t, dir+"/readonly", 0o755)
 				if err := unix.Mount("tmpfs", mount, "tmpfs", unix.MS_RDONLY, "mode=755"); err != nil {
 					if os.Getenv("CI") == "true" {
 						t.Fatal(err)
@@ -166,7 +166,7 @@ func TestPrepareRefuses(t *testing.T) {
 				}
 				defer unix.Unmount(mount, unix.MNT_DETACH)
 			}
-			got := prepareSocketDir([]string{tt.bad + "/control.sock", good}, testAbstract, uid, false)
+			got := prepareSocketDir([]string{tt.bad + "/control.sock", good}, testAbstractSocket, uid, false)
 			want := Runtime{
 				Socket: good, Dir: filepath.Dir(good),
 				Warning: "cannot use " + strconv.Quote(tt.bad) + " for the control socket: " + tt.why + "; using " + strconv.Quote(filepath.Dir(good)),
@@ -182,9 +182,9 @@ func TestPrepareRefuses(t *testing.T) {
 }
 
 func TestPrepareAcceptsSticky(t *testing.T) {
-	sticky := put(t, t.TempDir()+"/tmp", 0o777|os.ModeSticky)
+	sticky := makeDirWithMode(t, t.TempDir()+"/tmp", 0o777|os.ModeSticky)
 	for _, dir := range []string{sticky, sticky + "/hinit-x"} {
-		got := prepareSocketDir([]string{dir + "/control.sock"}, testAbstract, os.Geteuid(), false)
+		got := prepareSocketDir([]string{dir + "/control.sock"}, testAbstractSocket, os.Geteuid(), false)
 		if got != (Runtime{Socket: dir + "/control.sock", Dir: dir}) {
 			t.Errorf("%s: got %+v", dir, got)
 		}
@@ -195,8 +195,8 @@ func TestPrepareAcceptsSticky(t *testing.T) {
 // the pod would share it.
 func TestAPlainEmptyDirOnRunHoldsTheSocket(t *testing.T) {
 	testkit.NeedRoot(t)
-	run := put(t, t.TempDir()+"/run", 0o777)
-	if mine := put(t, run+"/hinit", 0o755); os.Lchown(mine, 4711, 4711) != nil || checkTamperProof(stat(t, mine), 4711) != nil {
+	run := makeDirWithMode(t, t.TempDir()+"/run", 0o777)
+	if mine := makeDirWithMode(t, run+"/hinit", 0o755); os.Lchown(mine, 4711, 4711) != nil || checkTamperProof(mustStat(t, mine), 4711) != nil {
 		t.Fatal("the directory of the test is no good")
 	}
 	for pod, refused := range map[bool]bool{false: true, true: false} {
@@ -214,7 +214,7 @@ func TestAPlainEmptyDirOnRunHoldsTheSocket(t *testing.T) {
 	}
 }
 
-func stat(t *testing.T, path string) os.FileInfo {
+func mustStat(t *testing.T, path string) os.FileInfo {
 	t.Helper()
 	info, err := os.Stat(path)
 	must(t, err)
@@ -223,9 +223,9 @@ func stat(t *testing.T, path string) os.FileInfo {
 
 func TestPrepareWithoutAnyPlace(t *testing.T) {
 	nowhere := []string{"/proc/a/control.sock", "/proc/b/control.sock"}
-	got := prepareSocketDir(nowhere, testAbstract, os.Geteuid(), false)
+	got := prepareSocketDir(nowhere, testAbstractSocket, os.Geteuid(), false)
 	want := Runtime{
-		Socket: testAbstract,
+		Socket: testAbstractSocket,
 		Warning: `cannot use "/proc/a" for the control socket: no such file or directory; no other place can be written, so the socket is ` +
 			`"@hinit-test" without a file (mount a tmpfs on /run to have one)`,
 	}
@@ -243,11 +243,11 @@ func TestPrepareWithoutAnyPlace(t *testing.T) {
 
 func TestPrepareRuntimeUsesWhatItIsTold(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "run")
-	got := PrepareRuntime("", environ(map[string]string{"HINIT_RUNTIME_DIR": dir}), os.Geteuid())
+	got := PrepareRuntime("", envLookup(map[string]string{"HINIT_RUNTIME_DIR": dir}), os.Geteuid())
 	if got != (Runtime{Socket: dir + "/control.sock", Dir: dir}) {
 		t.Errorf("by the variable: got %+v", got)
 	}
-	got = PrepareRuntime(dir+"/x.sock", environ(nil), os.Geteuid())
+	got = PrepareRuntime(dir+"/x.sock", envLookup(nil), os.Geteuid())
 	if got != (Runtime{Socket: dir + "/x.sock", Dir: dir}) {
 		t.Errorf("by the configuration: got %+v", got)
 	}
@@ -269,7 +269,7 @@ func TestAbstractSocketNamesTheContainer(t *testing.T) {
 
 func TestClientFindsTheServer(t *testing.T) {
 	dir := t.TempDir()
-	env := environ(map[string]string{"TMPDIR": put(t, dir+"/tmp", 0o777|os.ModeSticky), "HINIT_RUNTIME_DIR": dir + "/named"})
+	env := envLookup(map[string]string{"TMPDIR": makeDirWithMode(t, dir+"/tmp", 0o777|os.ModeSticky), "HINIT_RUNTIME_DIR": dir + "/named"})
 	init, ok := ownerOf("/proc/1")
 	if !ok {
 		t.Skip("no /proc")
@@ -301,8 +301,8 @@ func TestClientFindsTheServer(t *testing.T) {
 func TestClientShunsDirectoriesOfOthers(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := t.TempDir()
-	theirs := put(t, dir+"/hinit-0", 0o755)
-	env := environ(map[string]string{"TMPDIR": dir})
+	theirs := makeDirWithMode(t, dir+"/hinit-0", 0o755)
+	env := envLookup(map[string]string{"TMPDIR": dir})
 	if !slices.Contains(dial.Sockets("", env, 0), theirs+"/control.sock") {
 		t.Error("the directory is not looked at to begin with")
 	}

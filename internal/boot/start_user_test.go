@@ -8,11 +8,11 @@ import (
 // A pod may start with a high uid, as OpenShift assigns them, without any variable. An error in a pod must name settings of the
 // pod, not options of docker run.
 func TestAPodMayHaveTheUserOfItsPlatform(t *testing.T) {
-	pod := environ(map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
+	pod := envLookup(map[string]string{"KUBERNETES_SERVICE_HOST": "10.96.0.1"})
 	if err := CheckStartUser(1_000_650_000, 10000, true, pod); err != nil {
 		t.Error(err)
 	}
-	if CheckStartUser(1_000_650_000, 10000, true, environ(nil)) == nil {
+	if CheckStartUser(1_000_650_000, 10000, true, envLookup(nil)) == nil {
 		t.Error("a high uid was admitted outside a pod")
 	}
 	err := CheckStartUser(1000, 10000, true, pod)
@@ -35,7 +35,7 @@ func TestAdmit(t *testing.T) {
 		{1000, true, "1", true},
 		{1000, false, "", true},
 	} {
-		err := CheckStartUser(tt.uid, 10000, tt.known, environ(map[string]string{"HINIT_ALLOW_ANY_UID": tt.any}))
+		err := CheckStartUser(tt.uid, 10000, tt.known, envLookup(map[string]string{"HINIT_ALLOW_ANY_UID": tt.any}))
 		if (err == nil) != tt.ok {
 			t.Errorf("%+v: %v", tt, err)
 		}

@@ -12,24 +12,24 @@ import (
 type Tenants struct {
 	Enabled bool `json:"On"`
 	// the first id is the group of shared directories, the others are users of tenants; set even without tenants
-	UIDs      config.UIDs
-	AgentUID  uint32          `json:"Not"` // the agent's user, who is no tenant even if its id is in UIDs
-	All       bool            // all profiles are tenants
-	ByProfile map[string]bool `json:"Own"` // whether a profile is a tenant, for profiles that set this themselves
-	Marker    string          // file that the agent writes last when it makes a profile
+	UIDs          config.UIDs
+	AgentUID      uint32          `json:"Not"` // the agent's user, who is no tenant even if its id is in UIDs
+	All           bool            // all profiles are tenants
+	ByProfile     map[string]bool `json:"Own"`    // whether a profile is a tenant, for profiles that set this themselves
+	ProfileMarker string          `json:"Marker"` // file that the agent writes last when it makes a profile
 }
 
 // TenantsOf returns the tenants of a configuration. It returns none if hinit can't change owners, or if the agent's uid or gid
 // is in the range of tenants. In the second case it sets UIDs, so that homes of tenants from an earlier boot keep their owners.
 func TenantsOf(cfg *config.Config, agent *fsutil.Actor) Tenants {
-	if !cfg.AnyHasMode(config.IsolationUser) || !agent.Switches() {
+	if !cfg.AnyMode(config.IsolationUser) || !agent.SwitchesIdentity() {
 		return Tenants{}
 	}
 	uids, own := cfg.UIDRange(), agent.Identity()
 	if uids.Contains(own.UID) || uids.Contains(own.GID) {
 		return Tenants{UIDs: uids, AgentUID: own.UID}
 	}
-	t := Tenants{Enabled: true, UIDs: uids, AgentUID: own.UID, All: cfg.Isolation.Mode == config.IsolationUser, ByProfile: map[string]bool{rootProfile: false}, Marker: cfg.Profiles.Marker}
+	t := Tenants{Enabled: true, UIDs: uids, AgentUID: own.UID, All: cfg.Isolation.Mode == config.IsolationUser, ByProfile: map[string]bool{rootProfile: false}, ProfileMarker: cfg.Profiles.Marker}
 	for name := range cfg.Profiles.Overrides {
 		t.ByProfile[name] = cfg.IsolationOf(name).Mode == config.IsolationUser
 	}
@@ -68,7 +68,7 @@ func (o Options) HasRightOwner(profile string) bool {
 		return homes.WithIdentity(func(d *fsutil.Dir) error {
 			seen := 0
 			return d.EachName("", func(name string, kind fs.FileMode) bool { // a copied home has the owner of the original, so compare the owner with all homes
-				if seen++; seen > fsutil.MaxNames {
+				if seen++; seen > fsutil.MaxDirNames {
 					right = false // too many homes to compare; the boot program reports this case
 				} else if kind.IsDir() && name != profile {
 					other, err := d.Lstat(name)

@@ -46,7 +46,7 @@ func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(homes+"/own", 0o755), os.Chown(homes+"/own", 20001, 20001)); err != nil {
 		t.Fatal(err)
 	}
-	for i := range fsutil.MaxNames - 1 {
+	for i := range fsutil.MaxDirNames - 1 {
 		if err := os.WriteFile(filepath.Join(homes, strings.Repeat("x", 200)+strconv.Itoa(i)), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +66,7 @@ func TestNamesBesideTheHomesFillNoMemory(t *testing.T) {
 // group.
 func TestTheGroupOfTheAgentIsNoTenants(t *testing.T) {
 	testkit.NeedRoot(t)
-	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte("isolation: user\n"), Env: func(string) (string, bool) { return "", false }})
+	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Content: []byte("isolation: user\n"), Env: func(string) (string, bool) { return "", false }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -95,12 +95,12 @@ func TestRootCreatedAProfileInAMountedDirectory(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { _ = unix.Unmount(home+"/profiles", unix.MNT_DETACH) })
-	write(t, home+"/profiles/coder/SOUL.md", "")
+	writeFile(t, home+"/profiles/coder/SOUL.md", "")
 	must(t, os.Mkdir(home+"/profiles/mounted", 0o755))
 	must(t, unix.Mount("tmpfs", home+"/profiles/mounted", "tmpfs", 0, "mode=755"))
 	t.Cleanup(func() { _ = unix.Unmount(home+"/profiles/mounted", unix.MNT_DETACH) })
 	for _, profile := range []string{"coder", "mounted", "missing"} {
-		must(t, ChownProfile(t.Context(), Options{Home: home, Agent: agent(), Say: func(LogLine) {}}, profile))
+		must(t, ChownProfile(t.Context(), Options{Home: home, Agent: testAgentActor(), Say: func(LogLine) {}}, profile))
 	}
 	for path, want := range map[string]int{"coder": agentUID, "coder/SOUL.md": agentUID, "mounted": 0} {
 		if got := uidOf(t, home+"/profiles/"+path); got != want {

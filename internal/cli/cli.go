@@ -38,26 +38,26 @@ import (
 
 // Terminal is the environment of a verb: its input, its outputs and its environment variables.
 type Terminal struct {
-	In         *os.File
-	Out, Err   io.Writer // writers for people; they escape control characters, see cmdline.Escaped
-	IsScreen   bool
-	progressTo *os.File
-	Env        func(string) (string, bool)
+	In             *os.File
+	Out, Err       io.Writer // writers for people; they escape control characters, see cmdline.Escaped
+	IsScreen       bool
+	progressOutput *os.File
+	Env            func(string) (string, bool)
 }
 
 // NewTerminal returns the Terminal of this process, whose standard output is stdout.
 func NewTerminal(stdout io.Writer) *Terminal {
-	out, errs := cmdline.Escaped{Writer: stdout}, cmdline.Escaped{Writer: os.Stderr}
+	out, errs := cmdline.EscapedWriter{Writer: stdout}, cmdline.EscapedWriter{Writer: os.Stderr}
 	t := &Terminal{In: os.Stdin, Out: out, Err: errs, IsScreen: proc.IsTerminal(os.Stdout), Env: os.LookupEnv}
 	if proc.IsTerminal(os.Stderr) {
-		t.progressTo = os.Stderr
+		t.progressOutput = os.Stderr
 	}
 	return t
 }
 
-// Raw returns a writer to Out that doesn't escape control characters.
-func (t *Terminal) Raw() io.Writer {
-	if w, ok := t.Out.(cmdline.Escaped); ok {
+// RawOutput returns a writer to Out that doesn't escape control characters.
+func (t *Terminal) RawOutput() io.Writer {
+	if w, ok := t.Out.(cmdline.EscapedWriter); ok {
 		return w.Writer
 	}
 	return t.Out
@@ -69,11 +69,11 @@ func (t *Terminal) Fail(code int, format string, args ...any) int {
 	return code
 }
 
-// Failed prints the failed action (doing) and the error on one line, and returns the exit code for the kind of error. If err is
-// nil, it prints nothing and returns cmdline.Done.
-func (t *Terminal) Failed(doing string, err error) int {
+// ReportError prints the failed action (doing) and the error on one line, and returns the exit code for the kind of error. If err
+// is nil, it prints nothing and returns cmdline.Done.
+func (t *Terminal) ReportError(doing string, err error) int {
 	if err == nil {
-		return cmdline.Done
+		return cmdline.ExitDone
 	}
 	message := cmdline.FailureMessage(doing, err)
 	if said, is := errors.AsType[*client.Error](err); is && said.Kind == client.KindUnknown {
@@ -82,24 +82,24 @@ func (t *Terminal) Failed(doing string, err error) int {
 	return t.Fail(cmdline.ExitCode(err), "%s", message)
 }
 
-// Show prints the result of a verb, and returns the exit code. An error err is the only output. With --json Show prints answer
-// as JSON. Otherwise it calls people, which must print the result for people.
-func (t *Terminal) Show(c *Call, answer any, err error, people func()) int {
+// ShowResult prints the result of a verb, and returns the exit code. An error err is the only output. With --json Show prints
+// answer as JSON. Otherwise it calls people, which must print the result for people.
+func (t *Terminal) ShowResult(c *Call, answer any, err error, people func()) int {
 	switch {
 	case err != nil:
-		return t.Failed(c.Doing(), err)
+		return t.ReportError(c.Action(), err)
 	case c.JSON:
-		return t.Failed(c.Doing(), cmdline.WriteJSON(t.Out, answer, "  "))
+		return t.ReportError(c.Action(), cmdline.WriteJSON(t.Out, answer, "  "))
 	}
 	people()
-	return cmdline.Done
+	return cmdline.ExitDone
 }
 
 // Verb is a command of the command line, such as status in "hinit status".
 type Verb struct {
 	Name, Args, Summary string
-	Doing               string // the action in errors, after "cannot"; "": the name of the verb
-	JSON                string // description of --json in the help; "" for the usual description
+	Action              string // the action in errors, after "cannot"; "": the name of the verb
+	JSONHelp            string // description of --json in the help; "" for the usual description
 	Run                 func(*Terminal, *Call) int
 	IsExternal          bool // another program carries out the verb, see [CompanionVerb]
 	TakesVerbNames      bool // arguments are names of verbs, as in "hinit help VERB"
@@ -118,18 +118,18 @@ var helpTexts embed.FS
 
 // Call is one call of a verb. Flags may stand anywhere before a separate argument "--".
 type Call struct {
-	Verb  Verb
-	Words []string
-	Named []string // arguments that are the name of a service; set by Parse if Verb.SelectsServices
-	Flags *flag.FlagSet
-	JSON  bool // --json was given
+	Verb          Verb
+	Args          []string
+	NamedServices []string // arguments that are the name of a service; set by Parse if Verb.SelectsServices
+	Flags         *flag.FlagSet
+	JSON          bool // --json was given
 }
 
 // NewCall returns a call of v with the arguments words. If v.Args mentions --json, the call has this flag.
 func NewCall(v Verb, words []string) *Call {
-	c := &Call{Verb: v, Words: words, Flags: cmdline.Flags(v.Name)}
+	c := &Call{Verb: v, Args: words, Flags: cmdline.NewFlagSet(v.Name)}
 	if strings.Contains(v.Args, "[--json]") {
-		c.Flags.BoolVar(&c.JSON, "json", false, cmp.Or(v.JSON, "print JSON"))
+		c.Flags.BoolVar(&c.JSON, "json", false, cmp.Or(v.JSONHelp, "print JSON"))
 	}
 	return c
 }
@@ -141,29 +141,29 @@ func (c *Call) Parse(t *Terminal, atLeast, atMost int) (names []string, code int
 	if c.Verb.SelectsServices {
 		return c.parseServices(t, atLeast, atMost)
 	}
-	return c.Description().Parse(c.Flags, c.Words, atLeast, atMost, t.Out, t.Err)
+	return c.Description().Parse(c.Flags, c.Args, atLeast, atMost, t.Out, t.Err)
 }
 
 // Description returns the description of the verb for package cmdline, which prints help and messages.
 func (c *Call) Description() cmdline.Verb {
 	text, _ := helpTexts.ReadFile("help/" + c.Verb.Name + ".txt")
-	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: strings.TrimSpace(string(text)), Doing: c.Doing()}
+	return cmdline.Verb{Program: "hinit", Name: c.Verb.Name, Args: c.Verb.Args, Summary: c.Verb.Summary, Help: strings.TrimSpace(string(text)), Action: c.Action()}
 }
 
-// Doing returns the action of the verb, in words that can follow "cannot".
-func (c *Call) Doing() string { return cmp.Or(c.Verb.Doing, c.Verb.Name) }
+// Action returns the action of the verb, in words that can follow "cannot".
+func (c *Call) Action() string { return cmp.Or(c.Verb.Action, c.Verb.Name) }
 
 // Run runs the verb that the first argument names, and returns the exit code.
 func (t *Terminal) Run(args []string, verbs []Verb) int {
 	if len(args) == 0 {
 		help(t.Err, verbs)
-		return cmdline.WrongUsage
+		return cmdline.ExitUsage
 	}
 	switch args[0] {
 	case "help", "-h", "--help", "-help":
 		if len(args) == 1 || args[0] != "help" {
 			help(t.Out, verbs)
-			return cmdline.Done
+			return cmdline.ExitDone
 		}
 		args = append(args[1:], "--help")
 	case "--version":
@@ -176,7 +176,7 @@ func (t *Terminal) Run(args []string, verbs []Verb) int {
 		}
 		names = append(names, v.Name)
 	}
-	return t.Fail(cmdline.WrongUsage, "cannot run %q: hinit has no such command%s; see: hinit help", args[0], cmdline.DidYouMean(args[0], names))
+	return t.Fail(cmdline.ExitUsage, "cannot run %q: hinit has no such command%s; see: hinit help", args[0], cmdline.DidYouMean(args[0], names))
 }
 
 func help(w io.Writer, verbs []Verb) {
@@ -204,8 +204,8 @@ func (t *Terminal) Status(names ...string) (client.Status, error) {
 	return t.Client().Status(context.Background(), names...)
 }
 
-// DialPause is the pause between attempts to connect to an init that has just started.
-const DialPause = 20 * time.Millisecond
+// DialRetryPause is the pause between attempts to connect to an init that has just started.
+const DialRetryPause = 20 * time.Millisecond
 
 // DialDuringStart connects like Dial, but may run before the init answers. If process 1 is a newly started hinit, it repeats
 // the attempt for the time patience.
@@ -215,20 +215,20 @@ func (t *Terminal) DialDuringStart(ctx context.Context, patience time.Duration) 
 		if err == nil || !errors.Is(err, client.ErrUnreachable) || time.Now().After(end) || !initIsStarting() {
 			return cl, err
 		}
-		if !pause.For(ctx, DialPause) {
+		if !pause.For(ctx, DialRetryPause) {
 			return nil, err
 		}
 	}
 }
 
-// startupTime is the longest time from the start of an init to its first answer.
-const startupTime = 10 * time.Second
+// startupTimeout is the longest time from the start of an init to its first answer.
+const startupTimeout = 10 * time.Second
 
 // initIsStarting reports whether process 1 is a newly started init, which may not answer yet.
 func initIsStarting() bool {
 	line, _ := os.ReadFile("/proc/1/cmdline")
 	st, err := procstat.Read(1)
-	return err == nil && dial.IsInit(line) && time.Since(procstat.StartedAt(st.Start)) < startupTime
+	return err == nil && dial.IsInit(line) && time.Since(procstat.StartedAt(st.Start)) < startupTimeout
 }
 
 // Config reads the configuration that an init would use in this environment.
@@ -251,12 +251,12 @@ func CompanionOf(program string, first []string, name, summary string) Verb {
 			doing := "run hinit " + name
 			path, err := cmdline.SiblingProgram(program)
 			if err == nil {
-				err = replaceProcess(path, slices.Concat([]string{"hinit " + name}, first, c.Words))
+				err = replaceProcess(path, slices.Concat([]string{"hinit " + name}, first, c.Args))
 			}
 			if errors.Is(err, fs.ErrNotExist) {
-				return t.Fail(cmdline.Failed, "cannot %s: there is no %s; install it beside hinit", doing, path)
+				return t.Fail(cmdline.ExitFailed, "cannot %s: there is no %s; install it beside hinit", doing, path)
 			}
-			return t.Failed(doing, err)
+			return t.ReportError(doing, err)
 		},
 	}
 }
@@ -270,17 +270,17 @@ func replaceProcess(path string, argv []string) error {
 var InitVerb = Verb{
 	Name: "init", Args: "[--] [CMD...]", Summary: "be the init: PID 1 of a container, or a subreaper elsewhere",
 	Run: func(t *Terminal, c *Call) int {
-		if len(c.Words) == 1 && (c.Words[0] == "--help" || c.Words[0] == "-h") {
+		if len(c.Args) == 1 && (c.Args[0] == "--help" || c.Args[0] == "-h") {
 			c.Description().Usage(c.Flags, t.Out)
-			return cmdline.Done
+			return cmdline.ExitDone
 		}
-		return t.becomeInit(c, c.Words...)
+		return t.becomeInit(c, c.Args...)
 	},
 }
 
 // RunVerb is the command hinit run. It checks the arguments and executes the program hinit.
 var RunVerb = Verb{
-	Name: "run", Doing: "run the services", Args: "[-c FILE]", Summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
+	Name: "run", Action: "run the services", Args: "[-c FILE]", Summary: "be a plain supervisor: the services of hinit.yaml and nothing else",
 	Run: func(t *Terminal, c *Call) int {
 		file := c.Flags.String("c", "", "read this `FILE`")
 		if _, code, ok := c.Parse(t, 0, 0); !ok {
@@ -296,18 +296,18 @@ func (t *Terminal) becomeInit(c *Call, words ...string) int {
 	if err == nil {
 		err = replaceProcess(path, append([]string{"hinit", c.Verb.Name}, words...))
 	}
-	return t.Failed(c.Doing(), err)
+	return t.ReportError(c.Action(), err)
 }
 
 // VersionVerb is the command hinit version.
 var VersionVerb = Verb{
-	Name: "version", Doing: "show the version", Args: "[--json]", Summary: "print the version",
+	Name: "version", Action: "show the version", Args: "[--json]", Summary: "print the version",
 	Run: func(t *Terminal, c *Call) int {
 		// The program hinit handles --handover, and this flag is only for the help.
 		c.Flags.Bool("handover", false, "print the format in which it takes over from a running hinit instead")
 		if _, code, ok := c.Parse(t, 0, 0); !ok {
 			return code
 		}
-		return t.Show(c, version.Get(), nil, func() { fmt.Fprintln(t.Out, "hinit", version.Get()) })
+		return t.ShowResult(c, version.Get(), nil, func() { fmt.Fprintln(t.Out, "hinit", version.Get()) })
 	},
 }

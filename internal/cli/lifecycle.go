@@ -22,13 +22,13 @@ import (
 // LifecycleVerb returns the verb start, stop or restart. args describes the arguments that only this verb has.
 func LifecycleVerb(name, args, summary string) Verb {
 	return Verb{
-		Name: name, Doing: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",
+		Name: name, Action: name + " a service", Args: "NAME... | --all | --state STATE" + args + " [--no-wait] [--timeout 30s] [--json]",
 		Summary: summary, SelectsServices: true,
-		Run: lifecycle,
+		Run: runLifecycle,
 	}
 }
 
-func lifecycle(t *Terminal, c *Call) int {
+func runLifecycle(t *Terminal, c *Call) int {
 	meaning := "every gateway, and every service that hinit.yaml enables or that is wanted up"
 	changed, force := new(bool), new(bool)
 	if c.Verb.Name == "restart" {
@@ -47,11 +47,11 @@ func lifecycle(t *Terminal, c *Call) int {
 	}
 	switch {
 	case *all && *changed:
-		return t.Fail(cmdline.WrongUsage, "cannot %s: expected one of: %s", c.Doing(), c.Verb.Args)
+		return t.Fail(cmdline.ExitUsage, "cannot %s: expected one of: %s", c.Action(), c.Verb.Args)
 	case !*all && !*changed && len(names) == 0:
-		return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit %s %s", c.Doing(), c.Verb.Name, c.Verb.Args)
+		return t.Fail(cmdline.ExitUsage, "cannot %s: expected: hinit %s %s", c.Action(), c.Verb.Name, c.Verb.Args)
 	case *timeout < 0, FlagGiven(c, "timeout") && *timeout == 0:
-		return t.Fail(cmdline.WrongUsage, "cannot %s: --timeout must be positive", c.Doing())
+		return t.Fail(cmdline.ExitUsage, "cannot %s: --timeout must be positive", c.Action())
 	}
 	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
@@ -59,7 +59,7 @@ func lifecycle(t *Terminal, c *Call) int {
 	patience := cmp.Or(*timeout, BootTimeout)
 	cl, err := t.DialDuringStart(ctx, patience)
 	if err != nil {
-		return t.Failed(c.Doing(), err)
+		return t.ReportError(c.Action(), err)
 	}
 	switch {
 	case *all:
@@ -68,12 +68,12 @@ func lifecycle(t *Terminal, c *Call) int {
 		names, err = t.driftedServices(ctx, cl)
 	}
 	if err != nil {
-		return t.Failed(c.Doing(), err)
+		return t.ReportError(c.Action(), err)
 	}
 	if len(names) == 0 && *changed && !c.JSON {
 		fmt.Fprintln(t.Out, "nothing to restart: everything runs as the configuration says")
 	}
-	wait := client.Wait{Wait: !*noWait, Force: *force}
+	wait := client.WaitOptions{Wait: !*noWait, Force: *force}
 	if *timeout > 0 {
 		wait.Timeout = max(*timeout-time.Since(begin), time.Millisecond)
 	}
@@ -81,11 +81,11 @@ func lifecycle(t *Terminal, c *Call) int {
 		switch {
 		case c.JSON:
 		case c.Verb.Name != "stop" && s.Done && s.PID == 0: // the task has run and ended in the meantime
-			fmt.Fprintln(t.Out, show.Ended(s))
+			fmt.Fprintln(t.Out, show.TaskResultText(s))
 		default:
-			fmt.Fprintln(t.Out, show.Outcome(s))
+			fmt.Fprintln(t.Out, show.CommandResultText(s))
 		}
-		return cmdline.Done
+		return cmdline.ExitDone
 	})
 }
 
@@ -93,12 +93,12 @@ func lifecycle(t *Terminal, c *Call) int {
 // the failed action in error messages: words that can follow "cannot", with %q for the service. begin is the start time of the
 // command. With wait.Wait, Order calls outcome for each service that has carried out the order. outcome gets the new state and
 // the action, prints a message for people, and returns an exit code.
-func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.Wait, begin time.Time,
+func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action string, names []string, wait client.WaitOptions, begin time.Time,
 	outcome func(s client.Service, doing string) int,
 ) (worst int) {
 	stopped := func() {}
 	if wait.Wait {
-		stopped = t.progress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting", "run-once": "running"}[c.Verb.Name], begin)
+		stopped = t.showProgress(map[string]string{"start": "starting", "stop": "stopping", "restart": "restarting", "run-once": "running"}[c.Verb.Name], begin)
 	}
 	states, results := dial.OrderAll(names, func(name string) (client.Service, error) { return cl.Order(ctx, client.Verb(c.Verb.Name), name, wait) })
 	stopped()
@@ -106,12 +106,12 @@ func (t *Terminal) Order(ctx context.Context, cl *dial.Client, c *Call, action s
 		doing := fmt.Sprintf(action, names[i])
 		switch {
 		case results[i] != nil:
-			worst = max(worst, t.Failed(doing, results[i]))
+			worst = max(worst, t.ReportError(doing, results[i]))
 			continue
 		case c.JSON:
-			worst = max(worst, t.Failed(doing, cmdline.WriteJSON(t.Out, s, "")))
+			worst = max(worst, t.ReportError(doing, cmdline.WriteJSON(t.Out, s, "")))
 		case !wait.Wait:
-			fmt.Fprintln(t.Out, show.Accepted(s))
+			fmt.Fprintln(t.Out, show.NoWaitText(s))
 		}
 		if wait.Wait {
 			worst = max(worst, outcome(s, doing))
@@ -131,7 +131,7 @@ func (t *Terminal) driftedServices(ctx context.Context, cl *dial.Client) (names 
 		return nil, err
 	}
 	for i := range st.Services {
-		if s := &st.Services[i]; s.Drifted || !varfiles.Changed(s, varfiles.Paths(cfg, s, os.Environ())).IsZero() {
+		if s := &st.Services[i]; s.Drifted || !varfiles.ChangedAt(s, varfiles.Paths(cfg, s, os.Environ())).IsZero() {
 			names = append(names, s.Name)
 		}
 	}
@@ -160,7 +160,7 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 			fmt.Fprintln(t.Err, "warning: the data volume does not answer; new profiles that hinit has not read yet are left out")
 			break
 		}
-		if time.Until(end) < DialPause {
+		if time.Until(end) < DialRetryPause {
 			return nil, fmt.Errorf("cannot know what %s --all means: hinit is still booting: %w", verb, unknown)
 		}
 	}
@@ -176,7 +176,7 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 	}
 	for _, s := range st.Services {
 		wanted := s.Want == "up" || s.Kind == "gateway" && verb != "restart"
-		served := s.PID == 0 && verb == "start" && (s.ServedBy == client.ServedByDefault || s.ServedBy == client.ServedExpected)
+		served := s.PID == 0 && verb == "start" && (s.ServedBy == client.ServedByDefault || s.ServedBy == client.ServedByDefaultExpected)
 		isEnabled := s.Kind == client.KindService && enabled[s.Name] && !s.Task && verb != "restart"
 		if !s.Expected && (isEnabled || wanted && !served) {
 			names = append(names, s.Name)
@@ -207,11 +207,11 @@ func FlagGiven(c *Call, name string) bool {
 	return given
 }
 
-// progress shows a line such as "starting, 1.4 s" on the terminal until the call of end. doing is the first word of the line,
+// showProgress shows a line such as "starting, 1.4 s" on the terminal until the call of end. doing is the first word of the line,
 // and its time counts from since. A goroutine draws the line, so call end before you print anything else. Without a terminal,
-// progress does nothing.
-func (t *Terminal) progress(doing string, since time.Time) (end func()) {
-	if t.progressTo == nil {
+// showProgress does nothing.
+func (t *Terminal) showProgress(doing string, since time.Time) (end func()) {
+	if t.progressOutput == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -221,10 +221,10 @@ func (t *Terminal) progress(doing string, since time.Time) (end func()) {
 			return
 		}
 		for ctx.Err() == nil {
-			fmt.Fprintf(t.progressTo, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())
+			fmt.Fprintf(t.progressOutput, "\r%s, %.1f s\x1b[K", doing, time.Since(since).Seconds())
 			pause.For(ctx, 100*time.Millisecond)
 		}
-		fmt.Fprint(t.progressTo, "\r\x1b[K")
+		fmt.Fprint(t.progressOutput, "\r\x1b[K")
 	})
 	return func() {
 		cancel()

@@ -24,30 +24,30 @@ func (c *Call) parseServices(t *Terminal, atLeast, atMost int) (names []string, 
 		state = text
 		return nil
 	})
-	words, code, ok := c.Description().Parse(c.Flags, c.Words, 0, -1, t.Out, t.Err)
+	words, code, ok := c.Description().Parse(c.Flags, c.Args, 0, -1, t.Out, t.Err)
 	if !ok {
 		return nil, code, false
 	}
 	at := max(0, len(words)-c.Verb.OtherArgCount)
-	if (c.switchIsOn("all") || c.switchIsOn("changed")) && (state != "" || at > 0) {
-		return nil, t.Fail(cmdline.WrongUsage, "cannot %s: expected one of: %s", c.Doing(), c.Verb.Args), false
+	if (c.isFlagOn("all") || c.isFlagOn("changed")) && (state != "" || at > 0) {
+		return nil, t.Fail(cmdline.ExitUsage, "cannot %s: expected one of: %s", c.Action(), c.Verb.Args), false
 	}
-	c.Named = words[:at]
+	c.NamedServices = words[:at]
 	if state != "" || slices.ContainsFunc(words[:at], cmdline.IsSelector) {
 		chosen, err := t.SelectServices(c, words[:at], state)
 		if err != nil {
-			return nil, t.Failed(c.Doing(), err), false
+			return nil, t.ReportError(c.Action(), err), false
 		}
 		if len(chosen) == 0 {
 			return nil, t.printNoService(c, at > 0, state), false
 		}
 		words = append(chosen, words[at:]...)
 	}
-	return words, cmdline.WrongUsage, c.Description().CheckCount(words, atLeast, atMost, t.Err)
+	return words, cmdline.ExitUsage, c.Description().CheckArgCount(words, atLeast, atMost, t.Err)
 }
 
-// switchIsOn reports whether the switch name is on. It returns false if the verb has no such switch.
-func (c *Call) switchIsOn(name string) bool {
+// isFlagOn reports whether the switch name is on. It returns false if the verb has no such switch.
+func (c *Call) isFlagOn(name string) bool {
 	f := c.Flags.Lookup(name)
 	return f != nil && f.Value.String() == "true"
 }
@@ -57,19 +57,19 @@ func (c *Call) switchIsOn(name string) bool {
 func (t *Terminal) printNoService(c *Call, named bool, state string) int {
 	if c.Verb.EmptyResult != nil && c.JSON {
 		empty, err := c.Verb.EmptyResult(t)
-		if err == nil && c.switchIsOn("watch") {
-			return t.Failed(c.Doing(), cmdline.WriteJSON(t.Out, empty, ""))
+		if err == nil && c.isFlagOn("watch") {
+			return t.ReportError(c.Action(), cmdline.WriteJSON(t.Out, empty, ""))
 		}
-		return t.Show(c, empty, err, nil)
+		return t.ShowResult(c, empty, err, nil)
 	}
 	which, where := "no service", "in the state "+state
 	if named {
 		which = "none of the named services"
 	}
-	if state == InTrouble {
+	if state == StateTrouble {
 		where = "in trouble"
 	}
-	return t.Fail(cmdline.Done, "%s is %s", which, where)
+	return t.Fail(cmdline.ExitDone, "%s is %s", which, where)
 }
 
 // EmptyList is the [Verb.EmptyResult] of verbs that print a list.
@@ -78,7 +78,7 @@ func EmptyList(*Terminal) (any, error) { return []string{}, nil }
 // IsNamed reports whether an argument of the call is the name of the service s or of its profile. It returns false for a
 // service that only a pattern, a group or --state selects.
 func (c *Call) IsNamed(s *client.Service) bool {
-	return slices.Contains(c.Named, s.Name) || s.Profile != "" && slices.Contains(c.Named, s.Profile)
+	return slices.Contains(c.NamedServices, s.Name) || s.Profile != "" && slices.Contains(c.NamedServices, s.Profile)
 }
 
 // SelectServices returns the names of the services that the arguments words and the state of --state select, each name once.
@@ -98,7 +98,7 @@ func (t *Terminal) SelectServices(c *Call, words []string, state string) (names 
 	if len(words) == 0 {
 		words = []string{"*"}
 	}
-	c.Named = nil
+	c.NamedServices = nil
 	for _, word := range words {
 		found, err := t.servicesFor(word, st.Services, state != "")
 		if err != nil {
@@ -109,34 +109,34 @@ func (t *Terminal) SelectServices(c *Call, words []string, state string) (names 
 				continue
 			}
 			if s.isExactName {
-				c.Named = append(c.Named, s.word)
+				c.NamedServices = append(c.NamedServices, s.name)
 			}
-			if !slices.Contains(names, s.word) {
-				names = append(names, s.word)
+			if !slices.Contains(names, s.name) {
+				names = append(names, s.name)
 			}
 		}
 	}
 	return names, nil
 }
 
-// selection is a service that an argument selects. word is a name by which hinit finds the service.
-type selection struct {
+// selectedService is a service that an argument selects. word is a name by which hinit finds the service.
+type selectedService struct {
 	service     client.Service
-	word        string
+	name        string
 	isExactName bool // the argument is exactly the service's name, and not a pattern
 }
 
 // servicesFor returns the services that the argument word selects. If the status lacks a name, it asks hinit for the service if
 // needsState is true. Otherwise it returns the name unchanged.
-func (t *Terminal) servicesFor(word string, services []client.Service, needsState bool) (found []selection, err error) {
+func (t *Terminal) servicesFor(word string, services []client.Service, needsState bool) (found []selectedService, err error) {
 	text := string([]rune(word)) // in the JSON of the status, U+FFFD has replaced invalid UTF-8
 	for _, s := range services {
 		itself := text == s.Name // the name may look like a pattern
 		switch {
 		case itself && s.Profile == "":
-			found = append(found, selection{s, word, true})
+			found = append(found, selectedService{s, word, true})
 		case itself, cmdline.IsSelector(word) && cmdline.SelectsService(word, &s):
-			found = append(found, selection{s, uniqueName(&s, services), itself})
+			found = append(found, selectedService{s, uniqueName(&s, services), itself})
 		}
 	}
 	switch {
@@ -145,11 +145,11 @@ func (t *Terminal) servicesFor(word string, services []client.Service, needsStat
 	case cmdline.IsSelector(word):
 		return nil, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no service matches %q; `hinit status` lists them", word)}
 	case !needsState:
-		return []selection{{client.Service{}, word, true}}, nil
+		return []selectedService{{client.Service{}, word, true}}, nil
 	}
 	st, err := t.Status(word)
 	for _, s := range st.Services {
-		found = append(found, selection{s, uniqueName(&s, services), true})
+		found = append(found, selectedService{s, uniqueName(&s, services), true})
 	}
 	return found, err
 }
@@ -181,8 +181,8 @@ func (t *Terminal) nearestName(message string) string {
 	return cmdline.DidYouMean(word, names)
 }
 
-// InTrouble is the value of --state that stands for all services that need attention.
-const InTrouble = "trouble"
+// StateTrouble is the value of --state that stands for all services that need attention.
+const StateTrouble = "trouble"
 
 // ProblemKinds returns the kinds of problems of services, which are values of --state.
 func ProblemKinds() []string {
@@ -195,15 +195,15 @@ func ProblemKinds() []string {
 func States() []string {
 	words := append([]string{
 		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling, client.StateFinishing,
-		InTrouble,
+		StateTrouble,
 	}, ProblemKinds()...)
 	slices.Sort(words)
 	return words
 }
 
 // InState reports whether the service s matches the value word of --state: its state, one of its kinds of problems, or
-// [InTrouble] for any problem.
+// [StateTrouble] for any problem.
 func InState(word string, s *client.Service) bool {
 	v := show.VerdictOf(s)
-	return word == s.State || slices.Contains(v.Problems, word) || word == InTrouble && v.Troubled()
+	return word == s.State || slices.Contains(v.Problems, word) || word == StateTrouble && v.NeedsAttention()
 }

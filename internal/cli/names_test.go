@@ -29,7 +29,7 @@ func TestAProfileAndAServiceOfOneNameAreTwoWords(t *testing.T) {
 		found, err := (*Terminal)(nil).servicesFor(c.word, services, false)
 		var got []string
 		for _, one := range found {
-			got = append(got, one.word)
+			got = append(got, one.name)
 		}
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%q stands for %q, want %q (%v)", c.word, got, c.want, err)

@@ -17,12 +17,12 @@ import (
 
 // StatusVerb is the command hinit status.
 var StatusVerb = Verb{
-	Name: "status", Doing: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", SelectsServices: true,
+	Name: "status", Action: "show the status", Args: "[NAME...] [--state STATE] [--json] [--watch] [-v]", SelectsServices: true,
 	Summary: "show which services run, since when, and why others do not",
-	Run:     status, EmptyResult: emptyStatus,
+	Run:     printStatus, EmptyResult: emptyStatus,
 }
 
-func status(t *Terminal, c *Call) int {
+func printStatus(t *Terminal, c *Call) int {
 	watch := c.Flags.Bool("watch", false, "print again whenever something changes, until Ctrl-C")
 	verbose := c.Flags.Bool("v", false, "how long the boot took too")
 	names, code, ok := c.Parse(t, 0, -1)
@@ -45,17 +45,17 @@ func status(t *Terminal, c *Call) int {
 	}
 	switch {
 	case ctx.Err() != nil:
-		return cmdline.Done
+		return cmdline.ExitDone
 	case err != nil:
-		return t.Failed("show the status", err)
-	case down > 0 && len(c.Named) > 0:
-		st, err := cl.Status(ctx, c.Named...) // only services that the user has named decide the exit code, not services from a pattern
+		return t.ReportError("show the status", err)
+	case down > 0 && len(c.NamedServices) > 0:
+		st, err := cl.Status(ctx, c.NamedServices...) // only services that the user has named decide the exit code, not services from a pattern
 		if slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.State != client.StateUp }) {
-			return cmdline.NotUp
+			return cmdline.ExitNotUp
 		}
-		return t.Failed("show the status", err)
+		return t.ReportError("show the status", err)
 	}
-	return cmdline.Done
+	return cmdline.ExitDone
 }
 
 // emptyStatus returns a status without services, for --json if no service has the state from --state.
@@ -73,9 +73,9 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 			return 0, err
 		}
 		if watch && t.IsScreen {
-			fmt.Fprint(t.Raw(), "\x1b[H\x1b[2J")
+			fmt.Fprint(t.RawOutput(), "\x1b[H\x1b[2J")
 		}
-		_, err = t.Raw().Write(cmdline.EscapeLines(table)) // the table contains text that a service may have chosen
+		_, err = t.RawOutput().Write(cmdline.EscapeLines(table)) // the table contains text that a service may have chosen
 		return down, err
 	}
 	st, err := cl.Status(ctx, names...)
@@ -110,7 +110,7 @@ func (t *Terminal) TableFormat(verbose bool) client.TableFormat {
 
 // HealthcheckVerb is the command hinit healthcheck.
 var HealthcheckVerb = Verb{
-	Name: "healthcheck", Doing: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
+	Name: "healthcheck", Action: "check the health", Args: "[--startup | --ready | --live] [--json]", Summary: "exit 0 when the init does its work; for Docker's HEALTHCHECK and the probes of a pod",
 	Run: func(t *Terminal, c *Call) int {
 		startup := c.Flags.Bool(client.ProbeStartup, false, "ask whether the boot is over: a pod's startupProbe")
 		ready := c.Flags.Bool(client.ProbeReady, false, "ask whether what is wanted is served: a pod's readinessProbe")
@@ -125,15 +125,15 @@ var HealthcheckVerb = Verb{
 			}
 		}
 		if asked > 1 {
-			return t.Fail(cmdline.WrongUsage, "cannot check the health: give one of --startup, --ready and --live")
+			return t.Fail(cmdline.ExitUsage, "cannot check the health: give one of --startup, --ready and --live")
 		}
 		h, err := t.Client().Probe(context.Background(), probe)
-		code := t.Show(c, h, err, func() {
+		code := t.ShowResult(c, h, err, func() {
 			no := map[string]string{client.ProbeReady: "not ready", client.ProbeStartup: "not started", client.ProbeLive: "not live"}[probe]
 			t.printHealth(&h, cmp.Or(no, "unhealthy"))
 		})
 		if err == nil && !h.OK {
-			return cmdline.Failed
+			return cmdline.ExitFailed
 		}
 		return code
 	},
@@ -142,14 +142,14 @@ var HealthcheckVerb = Verb{
 // printHealth prints whether the container is healthy. no begins the line about an unhealthy container, such as "not ready".
 func (t *Terminal) printHealth(h *client.Health, no string) {
 	if !h.OK {
-		fmt.Fprintf(t.Err, "%s: %s\n", no, show.Line(h.Reason))
+		fmt.Fprintf(t.Err, "%s: %s\n", no, show.EscapeLine(h.Reason))
 		return
 	}
-	if h.Waiting != "" {
-		fmt.Fprintf(t.Out, "waiting: %s\n", show.Line(h.Waiting))
+	if h.WaitingReason != "" {
+		fmt.Fprintf(t.Out, "waiting: %s\n", show.EscapeLine(h.WaitingReason))
 	}
-	fmt.Fprintf(t.Out, "healthy, %d of %d wanted services are up\n", h.Up, h.Wanted)
+	fmt.Fprintf(t.Out, "healthy, %d of %d wanted services are up\n", h.Up, h.WantedUp)
 	for _, name := range h.Troubled {
-		fmt.Fprintln(t.Out, "in trouble:", show.Line(name))
+		fmt.Fprintln(t.Out, "in trouble:", show.EscapeLine(name))
 	}
 }

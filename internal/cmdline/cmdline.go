@@ -34,28 +34,28 @@ import (
 
 // The exit codes of all commands.
 const (
-	Done        = 0
-	Failed      = 1
-	WrongUsage  = 2
-	NotUp       = 3 // a named service is not up
-	Unreachable = 4 // no hinit answers
-	NotAllowed  = 5
-	Unknown     = 6 // the profile or service does not exist
+	ExitDone        = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitNotUp       = 3 // a named service is not up
+	ExitUnreachable = 4 // no hinit answers
+	ExitNotAllowed  = 5
+	ExitUnknown     = 6 // the profile or service does not exist
 )
 
 // ExitCode returns the exit code of a command for err, the error of its request to hinit.
 func ExitCode(err error) int {
 	switch {
 	case err == nil:
-		return Done
+		return ExitDone
 	case errors.Is(err, client.ErrUnreachable):
-		return Unreachable
+		return ExitUnreachable
 	case errors.Is(err, client.ErrNotAllowed):
-		return NotAllowed
+		return ExitNotAllowed
 	case errors.Is(err, client.ErrUnknown):
-		return Unknown
+		return ExitUnknown
 	}
-	return Failed
+	return ExitFailed
 }
 
 // Verb describes one command, for its help and its messages.
@@ -63,7 +63,7 @@ type Verb struct {
 	Program       string // words before the name on the command line: "hinit", "hinit kanban"
 	Name, Args    string
 	Summary, Help string
-	Doing         string   // action in errors after "cannot"; if empty, "run PROGRAM NAME"
+	Action        string   // action in errors after "cannot"; if empty, "run PROGRAM NAME"
 	Aliases       []string // other names of the command
 	FlagsFirst    bool     // flags end at the first other word, because that word begins another command line
 }
@@ -82,7 +82,7 @@ type Call struct {
 
 // NewCall returns a call of v without flags; the caller defines them. It reads the environment of this process.
 func NewCall(v Verb, args []string, out, errs io.Writer) *Call {
-	return &Call{Verb: v, Args: args, Flags: Flags(v.Name), Out: out, Err: errs, Env: os.LookupEnv}
+	return &Call{Verb: v, Args: args, Flags: NewFlagSet(v.Name), Out: out, Err: errs, Env: os.LookupEnv}
 }
 
 // Parse parses the arguments of the call as [Verb.Parse] does.
@@ -90,8 +90,8 @@ func (c *Call) Parse(atLeast, atMost int) (words []string, code int, ok bool) {
 	return c.Verb.Parse(c.Flags, c.Args, atLeast, atMost, c.Out, c.Err)
 }
 
-// Variable returns the value of an environment variable. If the variable is unset or empty, it returns otherwise.
-func (c *Call) Variable(name, otherwise string) string {
+// EnvOr returns the value of an environment variable. If the variable is unset or empty, it returns otherwise.
+func (c *Call) EnvOr(name, otherwise string) string {
 	if v, _ := c.Env(name); v != "" {
 		return v
 	}
@@ -100,15 +100,15 @@ func (c *Call) Variable(name, otherwise string) string {
 
 // Fail prints a message on one line of c.Err and returns code. It escapes control characters, which could change the terminal.
 func (c *Call) Fail(code int, format string, args ...any) int {
-	fmt.Fprintln(c.Err, show.Line(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
+	fmt.Fprintln(c.Err, show.EscapeLine(strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")))
 	return code
 }
 
-// Failed prints err and returns the exit code for it. If err is nil, Failed prints nothing and returns [Done]. doing is the
+// ReportError prints err and returns the exit code for it. If err is nil, Failed prints nothing and returns [Done]. doing is the
 // failed action, in words that can follow "cannot"; it is used if err names no action.
-func (c *Call) Failed(doing string, err error) int {
+func (c *Call) ReportError(doing string, err error) int {
 	if err == nil {
-		return Done
+		return ExitDone
 	}
 	return c.Fail(ExitCode(err), "%s", FailureMessage(doing, err))
 }
@@ -125,8 +125,8 @@ func FailureMessage(doing string, err error) string {
 	return strings.ReplaceAll(text, "\n", "; ")
 }
 
-// Flags returns an empty flag set. It prints nothing, because [Verb.Parse] prints the errors and the help.
-func Flags(name string) *flag.FlagSet {
+// NewFlagSet returns an empty flag set. It prints nothing, because [Verb.Parse] prints the errors and the help.
+func NewFlagSet(name string) *flag.FlagSet {
 	flags := flag.NewFlagSet(name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	return flags
@@ -152,7 +152,7 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 		if err := flags.Parse(args); err != nil {
 			if errors.Is(err, flag.ErrHelp) {
 				v.Usage(flags, out)
-				return nil, Done, false
+				return nil, ExitDone, false
 			}
 			_, unknown, _ := strings.Cut(err.Error(), "flag provided but not defined: -") // unknown is "" if the error is about anything else
 			letter := unknown[:min(1, len(unknown))]
@@ -163,8 +163,8 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 			}
 			oneDash := regexp.MustCompile(`((?:flag|for|defined:|argument:) )-([^-\s:][^\s:]+)`) // package flag writes long names with one dash
 			text := oneDash.ReplaceAllString(err.Error(), "$1--$2")
-			fmt.Fprintf(errs, "cannot %s: %s%s; see: %s --help\n", v.doing(), text, suggestedFlag(flags, unknown), v.Command())
-			return nil, WrongUsage, false
+			fmt.Fprintf(errs, "cannot %s: %s%s; see: %s --help\n", v.actionText(), text, suggestedFlag(flags, unknown), v.Command())
+			return nil, ExitUsage, false
 		}
 		left := flags.Args()
 		if len(left) == 0 {
@@ -176,23 +176,23 @@ func (v Verb) Parse(flags *flag.FlagSet, args []string, atLeast, atMost int, out
 		}
 		words, args = append(words, left[0]), left[1:]
 	}
-	if !v.CheckCount(words, atLeast, atMost, errs) {
-		return nil, WrongUsage, false
+	if !v.CheckArgCount(words, atLeast, atMost, errs) {
+		return nil, ExitUsage, false
 	}
-	return words, Done, true
+	return words, ExitDone, true
 }
 
-// CheckCount reports whether the number of words is between atLeast and atMost. If it is not, CheckCount prints to errs which
-// arguments the command expects.
-func (v Verb) CheckCount(words []string, atLeast, atMost int, errs io.Writer) bool {
+// CheckArgCount reports whether the number of words is between atLeast and atMost. If it is not, CheckArgCount prints to errs
+// which arguments the command expects.
+func (v Verb) CheckArgCount(words []string, atLeast, atMost int, errs io.Writer) bool {
 	if len(words) >= atLeast && (atMost < 0 || len(words) <= atMost) {
 		return true
 	}
-	fmt.Fprintf(errs, "cannot %s: expected: %s\n", v.doing(), strings.TrimSpace(v.Command()+" "+v.Args))
+	fmt.Fprintf(errs, "cannot %s: expected: %s\n", v.actionText(), strings.TrimSpace(v.Command()+" "+v.Args))
 	return false
 }
 
-func (v Verb) doing() string { return cmp.Or(v.Doing, "run "+v.Command()) }
+func (v Verb) actionText() string { return cmp.Or(v.Action, "run "+v.Command()) }
 
 // Usage prints the help of the command.
 func (v Verb) Usage(flags *flag.FlagSet, w io.Writer) {
@@ -360,7 +360,7 @@ func ReadIsolatedFile(socket string) (string, error) {
 	if !strings.HasPrefix(socket, "/") {
 		return "", fmt.Errorf("cannot list the isolated profiles: the control socket %q has no directory; mount a tmpfs on /run", socket)
 	}
-	text, err := os.ReadFile(filepath.Join(filepath.Dir(socket), account.IsolatedFile))
+	text, err := os.ReadFile(filepath.Join(filepath.Dir(socket), account.IsolatedProfilesFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}

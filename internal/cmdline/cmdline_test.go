@@ -10,7 +10,7 @@ import (
 )
 
 func TestFlagsMayStandAnywhere(t *testing.T) {
-	verb := cmdline.Verb{Program: "hinit", Name: "logs", Args: "NAME...", Summary: "show logs", Doing: "show the logs"}
+	verb := cmdline.Verb{Program: "hinit", Name: "logs", Args: "NAME...", Summary: "show logs", Action: "show the logs"}
 	for _, test := range []struct {
 		name, out, errs string
 		args, words     []string
@@ -19,19 +19,19 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 	}{
 		{name: "a flag after a word", args: []string{"coder", "-n", "3", "web"}, words: []string{"coder", "web"}, ok: true},
 		{name: "flags end at two dashes", args: []string{"-n", "3", "--", "-n"}, words: []string{"-n"}, ok: true},
-		{name: "no word", code: cmdline.WrongUsage, errs: "cannot show the logs: expected: hinit logs NAME...\n"},
-		{name: "three words", args: []string{"a", "b", "c"}, code: cmdline.WrongUsage, errs: "cannot show the logs: expected: hinit logs NAME...\n"},
+		{name: "no word", code: cmdline.ExitUsage, errs: "cannot show the logs: expected: hinit logs NAME...\n"},
+		{name: "three words", args: []string{"a", "b", "c"}, code: cmdline.ExitUsage, errs: "cannot show the logs: expected: hinit logs NAME...\n"},
 		{
-			name: "a flag that is nearly right", args: []string{"--gerp", "x"}, code: cmdline.WrongUsage,
+			name: "a flag that is nearly right", args: []string{"--gerp", "x"}, code: cmdline.ExitUsage,
 			errs: "cannot show the logs: flag provided but not defined: --gerp; did you mean \"--grep\"?; see: hinit logs --help\n",
 		},
 		{
-			name: "help", args: []string{"coder", "--help"}, code: cmdline.Done,
+			name: "help", args: []string{"coder", "--help"}, code: cmdline.ExitDone,
 			out: "usage: hinit logs NAME...\n\nshow logs\n\n  --grep RE          show lines that match RE\n  -n N               show the last N lines\n",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			flags := cmdline.Flags("logs")
+			flags := cmdline.NewFlagSet("logs")
 			flags.Int("n", 10, "show the last `N` lines")
 			flags.String("grep", "", "show lines that match `RE`")
 			var out, errs bytes.Buffer

@@ -16,7 +16,7 @@ func TestTheListOfIsolatedProfilesIsNeverInTheWorkingDirectory(t *testing.T) {
 	if list, err := cmdline.ReadIsolatedFile(dir + "/control.sock"); list != "" || err != nil {
 		t.Errorf("without a list: %q, %v", list, err)
 	}
-	if err := os.WriteFile(account.IsolatedFile, []byte("coder\n"), 0o600); err != nil {
+	if err := os.WriteFile(account.IsolatedProfilesFile, []byte("coder\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	if list, err := cmdline.ReadIsolatedFile(dir + "/control.sock"); list != "coder\n" || err != nil {

@@ -18,27 +18,27 @@ import (
 	"hinit/internal/proc"
 )
 
-// passedSequences matches control characters in a program's output that are harmless on a terminal: tabs and colours (ESC [
+// harmlessSequences matches control characters in a program's output that are harmless on a terminal: tabs and colours (ESC [
 // numbers m). Other sequences could, for example, change the clipboard or the title of the terminal.
-var passedSequences = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
+var harmlessSequences = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
 
 // EscapeOutput escapes one line of a program's output for a terminal. Unlike [show.Line], it keeps tabs and colours. At the end of
 // the line it resets the colour, so that the next line is not coloured.
 func EscapeOutput(line string) string {
 	if strings.IndexByte(line, '\t') < 0 && strings.IndexByte(line, '\x1b') < 0 {
-		return show.Line(line)
+		return show.EscapeLine(line)
 	}
 	var b strings.Builder
 	at, end := 0, ""
-	for _, span := range passedSequences().FindAllStringIndex(line, -1) {
+	for _, span := range harmlessSequences().FindAllStringIndex(line, -1) {
 		part := line[span[0]:span[1]]
-		b.WriteString(show.Line(line[at:span[0]]) + part)
+		b.WriteString(show.EscapeLine(line[at:span[0]]) + part)
 		at = span[1]
 		if part != "\t" {
 			end = "\x1b[0m"
 		}
 	}
-	return b.String() + show.Line(line[at:]) + end
+	return b.String() + show.EscapeLine(line[at:]) + end
 }
 
 // EscapeLines escapes each line of a text as [EscapeOutput] does.
@@ -50,23 +50,24 @@ func EscapeLines(text []byte) []byte {
 	return []byte(strings.Join(lines, "\n"))
 }
 
-// longestLine is the size in bytes above which a lineWriter writes a line in several parts. It limits the memory of the writer.
-const longestLine = 64 << 10
+// maxBufferedLine is the size in bytes above which a lineWriter writes a line in several parts. It limits the memory of the
+// writer.
+const maxBufferedLine = 64 << 10
 
 // lineWriter escapes the output of a program as [EscapeLines] does. It waits for the end of each line, because a single call of
 // Write may end inside an escape sequence.
 type lineWriter struct {
-	to             io.Writer
+	output         io.Writer
 	unfinishedLine []byte // the incomplete line
 }
 
 func (w *lineWriter) Write(data []byte) (int, error) {
 	w.unfinishedLine = append(w.unfinishedLine, data...)
 	whole := bytes.LastIndexByte(w.unfinishedLine, '\n') + 1
-	if len(w.unfinishedLine)-whole > longestLine {
+	if len(w.unfinishedLine)-whole > maxBufferedLine {
 		whole = len(w.unfinishedLine)
 	}
-	_, err := w.to.Write(EscapeLines(w.unfinishedLine[:whole]))
+	_, err := w.output.Write(EscapeLines(w.unfinishedLine[:whole]))
 	w.unfinishedLine = slices.Delete(w.unfinishedLine, 0, whole)
 	return len(data), err
 }
@@ -81,7 +82,7 @@ func TerminalWriter(w io.Writer) (out io.Writer, end func()) {
 	if !is || !proc.IsTerminal(file) {
 		return w, func() {}
 	}
-	lines := &lineWriter{to: w}
+	lines := &lineWriter{output: w}
 	return lines, func() { _, _ = w.Write(EscapeLines(lines.unfinishedLine)) } // the terminal may have been closed
 }
 
@@ -95,7 +96,7 @@ func EscapeJSON(doc []byte) []byte {
 	for len(doc) > 0 {
 		r, n := utf8.DecodeRune(doc)
 		switch {
-		case r < 0x7f || show.Line(string(doc[:n])) == string(doc[:n]):
+		case r < 0x7f || show.EscapeLine(string(doc[:n])) == string(doc[:n]):
 			out = append(out, doc[:n]...)
 		default:
 			for _, unit := range utf16.AppendRune(nil, r) {
@@ -120,13 +121,14 @@ func WriteJSON(w io.Writer, v any, indent string) error {
 	return err
 }
 
-// Escaped is a writer that escapes text for a terminal, except for line ends. Each write must contain whole lines, or whole cells
-// of a table. Pass a name that an agent can choose through [show.Line] or [show.Name] first, because it may contain a line end.
-type Escaped struct{ io.Writer }
+// EscapedWriter is a writer that escapes text for a terminal, except for line ends. Each write must contain whole lines, or whole
+// cells of a table. Pass a name that an agent can choose through [show.Line] or [show.Name] first, because it may contain a line
+// end.
+type EscapedWriter struct{ io.Writer }
 
 // Write implements io.Writer.
-func (w Escaped) Write(text []byte) (int, error) {
-	if _, err := io.WriteString(w.Writer, show.Text(string(text))); err != nil {
+func (w EscapedWriter) Write(text []byte) (int, error) {
+	if _, err := io.WriteString(w.Writer, show.EscapeText(string(text))); err != nil {
 		return 0, err
 	}
 	return len(text), nil
@@ -144,25 +146,25 @@ func (w *checkedWriter) Write(data []byte) (int, error) {
 	return n, err
 }
 
-// WithOutput calls run with standard output, and returns the exit code of the process. If a write has failed although run returns
-// [Done] or [NotUp], WithOutput reports the error and returns [Failed].
-func WithOutput(run func(out io.Writer) int) int {
+// RunWithOutput calls run with standard output, and returns the exit code of the process. If a write has failed although run
+// returns [Done] or [ExitNotUp], RunWithOutput reports the error and returns [Failed].
+func RunWithOutput(run func(out io.Writer) int) int {
 	out := &checkedWriter{Writer: os.Stdout}
 	code := run(out)
-	if out.err != nil && (code == Done || code == NotUp) {
+	if out.err != nil && (code == ExitDone || code == ExitNotUp) {
 		fmt.Fprintln(os.Stderr, "cannot write the output:", out.err)
-		return Failed
+		return ExitFailed
 	}
 	return code
 }
 
-// plainLetters are the characters without a special meaning in a shell.
-const plainLetters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+"
+// shellSafeCharacters are the characters without a special meaning in a shell.
+const shellSafeCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:=,@%+"
 
 // ShellQuote quotes a word for a shell if it contains a character that is not plain. People paste printed commands into a shell,
 // where a name chosen by an agent could otherwise run a command.
 func ShellQuote(word string) string {
-	if word != "" && strings.Trim(word, plainLetters) == "" {
+	if word != "" && strings.Trim(word, shellSafeCharacters) == "" {
 		return word
 	}
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"

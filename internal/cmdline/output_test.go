@@ -41,13 +41,13 @@ func TestAJSONDocumentHasNothingThatATerminalObeys(t *testing.T) {
 // Terminal sequences must be escaped even if a program writes them in two parts, or in a line longer than the buffer.
 func TestAProgramThatWritesPiecesControlsNoTerminal(t *testing.T) {
 	var out strings.Builder
-	w := &lineWriter{to: &out}
-	for _, part := range []string{"a\t\x1b[31mred", "\n\x1b]0;ow", "ned\a\n", strings.Repeat("x", longestLine+1), "\x1b[2J\n"} {
+	w := &lineWriter{output: &out}
+	for _, part := range []string{"a\t\x1b[31mred", "\n\x1b]0;ow", "ned\a\n", strings.Repeat("x", maxBufferedLine+1), "\x1b[2J\n"} {
 		if n, err := w.Write([]byte(part)); err != nil || n != len(part) {
 			t.Fatal(n, err)
 		}
 	}
-	if want := "a\t\x1b[31mred\x1b[0m\n\\x1b]0;owned\\a\n" + strings.Repeat("x", longestLine+1) + "\\x1b[2J\n"; out.String() != want {
+	if want := "a\t\x1b[31mred\x1b[0m\n\\x1b]0;owned\\a\n" + strings.Repeat("x", maxBufferedLine+1) + "\\x1b[2J\n"; out.String() != want {
 		t.Errorf("%.100q is shown", out.String())
 	}
 	if to, end := TerminalWriter(&out); to != &out || end == nil {

@@ -7,7 +7,7 @@ import (
 )
 
 func TestActions(t *testing.T) {
-	c := mustLoad(t, `
+	c := mustLoadConfig(t, `
 on:
   parked: {webhook: "https://example.org/h", secret_file: /run/s, timeout: 5s}
   ready: [{exec: [say, hello]}, {webhook: "http://[::1]:80/x"}]
@@ -28,7 +28,7 @@ agent: {on: {unhealthy: {exec: [all]}, ready: [], oom: {exec: [oom]}}}
 	for text, want := range map[string]bool{
 		"{}": false, "services: {x: {command: [x]}}": false, "services: {x: {command: [x], on: {oom: {exec: [y]}}}}": true, "profiles: {a: {on: {ready: {exec: [y]}}}}": true, "agent: {on: {ready: {exec: [y]}}}": true,
 	} {
-		if _, is := mustLoad(t, text, nil).Services[ActionsName]; is != want {
+		if _, is := mustLoadConfig(t, text, nil).Services[ActionsName]; is != want {
 			t.Errorf("%s: the service exists: %v", text, is)
 		}
 	}
@@ -50,7 +50,7 @@ func TestErrorsOfActions(t *testing.T) {
 		"on: [a]": "cannot read on: expected a mapping with keys crash-loop, parked",
 		"on: {oom: [" + strings.Repeat("{exec: [a]}, ", 17) + "]}": "an event can have 16 actions, here are 17",
 	} {
-		if _, err := Load(Options{Path: writeFile(t, text), Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Load(Options{Path: writeFile(t, text), Env: envLookup(nil)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s:\n got %v\nwant %s", text, err, want)
 		}
 	}

@@ -32,7 +32,7 @@ func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
 	}
 	for key, text := range refused {
 		path := writeFile(t, text)
-		if _, err := Load(Options{Path: path, Env: environ(nil)}); err != nil {
+		if _, err := Load(Options{Path: path, Env: envLookup(nil)}); err != nil {
 			t.Errorf("%s in a file of root's: %v", key, err)
 		}
 		if err := os.Chown(path, otherUID, 0); err != nil {
@@ -40,10 +40,10 @@ func TestAFileThatTheAgentCanWriteSetsNothingOfRoots(t *testing.T) {
 		}
 		key, _, _ = strings.Cut(key, ",")
 		want := "cannot set " + key + " here: it is root's to decide, and " + path + " belongs to uid 10000; chown root " + path
-		if _, err := Load(Options{Path: path, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), path+":1: ") || !strings.Contains(err.Error(), want) {
+		if _, err := Load(Options{Path: path, Env: envLookup(nil)}); err == nil || !strings.Contains(err.Error(), path+":1: ") || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s in a file of the agent's: %v", key, err)
 		}
-		if text := ReadTrustedFile(environ(map[string]string{"HINIT_CONFIG": path})); text != nil {
+		if text := ReadTrustedFile(envLookup(map[string]string{"HINIT_CONFIG": path})); text != nil {
 			t.Errorf("%s: the socket is looked for in %s", key, text)
 		}
 	}
@@ -68,7 +68,7 @@ func TestAReloadShowsTheAgentNoFileOfRoots(t *testing.T) {
 		if err := errors.Join(os.Chown(dir, otherUID, 0), put(path)); err != nil {
 			t.Fatal(err)
 		}
-		_, err := Load(Options{Path: path, Env: environ(nil)})
+		_, err := Load(Options{Path: path, Env: envLookup(nil)})
 		if err == nil || strings.Contains(err.Error(), "TOKEN") || !strings.Contains(err.Error(), "others") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -130,7 +130,7 @@ restart: {initial: 2s}`)
 	if err := os.Chown(path, otherUID, 0); err != nil {
 		t.Fatal(err)
 	}
-	env := environ(map[string]string{"HINIT_BOOT_STRICT": "1", "HERMES_HOME": "/data"})
+	env := envLookup(map[string]string{"HINIT_BOOT_STRICT": "1", "HERMES_HOME": "/data"})
 	c, err := Load(Options{Path: path, Env: env})
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ restart: {initial: 2s}`)
 		t.Errorf("warnings %q", c.Warnings)
 	}
 	// After a re-execution, the new hinit gets the checked text from the old hinit.
-	if c, err = Load(Options{Path: path, Text: []byte("home: /srv"), Env: environ(nil)}); err != nil || c.Home != "/srv" {
+	if c, err = Load(Options{Path: path, Content: []byte("home: /srv"), Env: envLookup(nil)}); err != nil || c.Home != "/srv" {
 		t.Errorf("from the image before: %v", err)
 	}
 }

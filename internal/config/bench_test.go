@@ -12,7 +12,7 @@ func BenchmarkLoad(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				l := &loader{cfg: Defaults(), Options: Options{Env: environ(nil)}}
+				l := &loader{cfg: Defaults(), Options: Options{Env: envLookup(nil)}}
 				if _, err := l.buildConfig([]byte(text)); err != nil {
 					b.Fatal(err)
 				}

@@ -33,8 +33,8 @@ type Config struct {
 
 	// Path is the configuration file that was read, or "" if there was none.
 	Path string
-	// Text is the content of the file at Path.
-	Text []byte
+	// Content is the content of the file at Path.
+	Content []byte
 	// Warnings are remarks on a configuration that is valid, one line each.
 	Warnings []string
 
@@ -53,10 +53,10 @@ type Agent struct {
 	Cwd                   string            `key:"cwd" is:"dir" fill:"cwd"`
 	Env                   map[string]string `key:"env" fill:"."` // variables that are added to the container's environment
 
-	ReadyWhen  string        `key:"ready" is:"oneof state-file up"` // condition for a gateway to be ready: one of the Ready constants
-	SettleTime time.Duration `key:"settle" is:"positive"`           // after this time, a service that can't report readiness counts as started
-	Checks     []Check       `key:"checks"`                         // health checks of all gateways
-	Deaf       Deaf          `key:"deaf."`
+	ReadyWhen     string        `key:"ready" is:"oneof state-file up"` // condition for a gateway to be ready: one of the Ready constants
+	SettleTime    time.Duration `key:"settle" is:"positive"`           // after this time, a service that can't report readiness counts as started
+	Checks        []Check       `key:"checks"`                         // health checks of all gateways
+	DeafDetection DeafDetection `key:"deaf."`
 
 	// Commands to create, delete and rename a profile. Without a command, hinit does the work itself.
 	ProfileCreateCommand []string `key:"profile_create" is:"command?" fill:"."`
@@ -67,23 +67,23 @@ type Agent struct {
 	ProcessSettings `key:""` // settings of the process of every gateway
 }
 
-// Deaf configures how hinit finds deaf gateways: gateways that are up but process no messages.
-type Deaf struct {
+// DeafDetection configures how hinit finds deaf gateways: gateways that are up but process no messages.
+type DeafDetection struct {
 	Action      string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafOff]; a profile may set its own
 	MinSilence  time.Duration `key:"after" is:"atleast 1s"`                      // time without processed messages after which a gateway may be deaf
 	CheckPeriod time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }
 
-// The values that [Deaf].Action can have besides [OnReport] and [OnRestart].
+// The values that [Deaf].Action can have besides [OnFailureReport] and [OnFailureRestart].
 const (
-	DeafOff     = "off"   // hinit doesn't look for deaf gateways
-	DeafByCheck = "check" // a check of the type "deaf" finds deaf gateways instead; hinit.yaml can't set this value
+	DeafDetectionOff     = "off"   // hinit doesn't look for deaf gateways
+	DeafDetectionByCheck = "check" // a check of the type "deaf" finds deaf gateways instead; hinit.yaml can't set this value
 )
 
 // The values of [Agent].ReadyWhen.
 const (
-	ReadyState = "state-file" // ready when gateway_state.json reports that this process is running
-	ReadyUp    = "up"         // ready as soon as the process runs
+	ReadyByStateFile = "state-file" // ready when gateway_state.json reports that this process is running
+	ReadyWhenUp      = "up"         // ready as soon as the process runs
 )
 
 // Profiles says which directories are profiles and how many there may be, and holds the settings of single profiles.
@@ -107,7 +107,7 @@ type Restart struct {
 
 	InitialDelay time.Duration `key:"initial" is:"positive"`      // delay before the first restart
 	DelayFactor  float64       `key:"factor" is:"between 1 1000"` // each delay is DelayFactor times the delay before
-	Max          time.Duration `key:"max" is:"positive"`          // longest delay; not less than InitialDelay
+	MaxDelay     time.Duration `key:"max" is:"positive"`          // longest delay; not less than InitialDelay
 	Jitter       float64       `key:"jitter" is:"between 0 0.5"`  // random change of a delay, up to this fraction of it
 	// ResetAfter is how long a run must last to count as healthy. After a healthy run the next restart is immediate, and later
 	// delays begin at InitialDelay again.

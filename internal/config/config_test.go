@@ -15,28 +15,28 @@ import (
 	"time"
 )
 
-func environ(vars map[string]string) func(string) (string, bool) {
+func envLookup(vars map[string]string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		v, ok := vars[name]
 		return v, ok
 	}
 }
 
-// Default returns the configuration without a file and with an empty environment.
-func Default() *Config {
+// DefaultConfig returns the configuration without a file and with an empty environment.
+func DefaultConfig() *Config {
 	c := Defaults()
-	l := loader{cfg: c, Options: Options{Env: environ(nil)}}
+	l := loader{cfg: c, Options: Options{Env: envLookup(nil)}}
 	l.decodeDocument(nil)
 	return c
 }
 
-func load(t *testing.T, text string, vars map[string]string) (*Config, string) {
+func loadConfig(t *testing.T, text string, vars map[string]string) (*Config, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hinit.yaml")
 	if err := os.WriteFile(path, []byte(cmp.Or(text, "{}")), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Load(Options{Path: path, Env: environ(vars)})
+	c, err := Load(Options{Path: path, Env: envLookup(vars)})
 	if err != nil {
 		if c != nil {
 			t.Error("Load returned both a configuration and an error")
@@ -46,9 +46,9 @@ func load(t *testing.T, text string, vars map[string]string) (*Config, string) {
 	return c, ""
 }
 
-func mustLoad(t *testing.T, text string, vars map[string]string) *Config {
+func mustLoadConfig(t *testing.T, text string, vars map[string]string) *Config {
 	t.Helper()
-	c, msg := load(t, text, vars)
+	c, msg := loadConfig(t, text, vars)
 	if msg != "" {
 		t.Fatalf("Load: %s", msg)
 	}
@@ -67,7 +67,7 @@ func (c *Config) Origin(key string) string {
 }
 
 func TestDefaultsAreTheImage(t *testing.T) {
-	c, err := Load(Options{Path: "", Env: environ(map[string]string{"HINIT_CONFIG": ""})})
+	c, err := Load(Options{Path: "", Env: envLookup(map[string]string{"HINIT_CONFIG": ""})})
 	if _, statErr := os.Stat(DefaultPath); statErr == nil {
 		t.Skipf("this machine has a %s", DefaultPath)
 	}
@@ -148,8 +148,8 @@ func TestDefaultsAreTheImage(t *testing.T) {
 func TestFileMissing(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none.yaml")
 	for name, opt := range map[string]Options{
-		"option":   {Path: missing, Env: environ(nil)},
-		"variable": {Env: environ(map[string]string{"HINIT_CONFIG": missing})},
+		"option":   {Path: missing, Env: envLookup(nil)},
+		"variable": {Env: envLookup(map[string]string{"HINIT_CONFIG": missing})},
 	} {
 		_, err := Load(opt)
 		if !errors.Is(err, fs.ErrNotExist) {
@@ -164,21 +164,21 @@ func TestFileMissing(t *testing.T) {
 			t.Errorf("%s: error is %q, want %q", name, err, want)
 		}
 	}
-	if _, err := Load(Options{Path: t.TempDir(), Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := Load(Options{Path: t.TempDir(), Env: envLookup(nil)}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a directory: error is %v", err)
 	}
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(Options{Path: fifo, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
+	if _, err := Load(Options{Path: fifo, Env: envLookup(nil)}); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("a fifo: error is %v", err)
 	}
 	big := filepath.Join(t.TempDir(), "big.yaml")
 	if err := os.WriteFile(big, []byte("#"+strings.Repeat("x", maxFileSize)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Load(Options{Path: big, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), "larger than") {
+	if _, err := Load(Options{Path: big, Env: envLookup(nil)}); err == nil || !strings.Contains(err.Error(), "larger than") {
 		t.Errorf("a large file: error is %v", err)
 	}
 }
@@ -188,10 +188,10 @@ func TestFileMissing(t *testing.T) {
 func TestAFileThatAFullDiskHasEmptiedIsNoConfiguration(t *testing.T) {
 	for _, text := range []string{"", "\n", "# isolation of all\n", "---\n", "---\nnull\n", "\xef\xbb\xbf"} {
 		path := writeFile(t, text)
-		if _, err := Load(Options{Path: path, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), path+": it has no key") {
+		if _, err := Load(Options{Path: path, Env: envLookup(nil)}); err == nil || !strings.Contains(err.Error(), path+": it has no key") {
 			t.Errorf("%q: %v", text, err)
 		}
-		if _, err := Load(Options{Path: path, Text: []byte(text), Env: environ(nil)}); err != nil {
+		if _, err := Load(Options{Path: path, Content: []byte(text), Env: envLookup(nil)}); err != nil {
 			t.Errorf("a re-execution with what is in force already, %q: %v", text, err)
 		}
 	}
@@ -199,7 +199,7 @@ func TestAFileThatAFullDiskHasEmptiedIsNoConfiguration(t *testing.T) {
 
 // TestEverythingCanBeSet sets each key once, and checks its value and its line.
 func TestEverythingCanBeSet(t *testing.T) {
-	c := mustLoad(t, `home: /data/
+	c := mustLoadConfig(t, `home: /data/
 agent:
   user: 1000:100
   binary: /usr/bin/agent
@@ -246,8 +246,8 @@ runs:
 		Home: "/data",
 		Agent: Agent{
 			User: "1000:100", Binary: "/usr/bin/agent", GatewayCommand: []string{"run", "{profile}", "{profile_home}"},
-			DefaultGatewayCommand: []string{"{agent}"}, Cwd: "{profile_home}/work", ReadyWhen: ReadyState, SettleTime: 1500 * time.Millisecond,
-			Deaf: Deaf{Action: OnRestart, MinSilence: 4 * time.Minute, CheckPeriod: time.Minute},
+			DefaultGatewayCommand: []string{"{agent}"}, Cwd: "{profile_home}/work", ReadyWhen: ReadyByStateFile, SettleTime: 1500 * time.Millisecond,
+			DeafDetection: DeafDetection{Action: OnFailureRestart, MinSilence: 4 * time.Minute, CheckPeriod: time.Minute},
 			Env: map[string]string{
 				"A": "1", "HOME": "/x", "API_KEY": "hush", "HERMES_S6_SUPERVISED_CHILD": "1", "HERMES_SUPERVISED_CHILD": "1",
 			},
@@ -255,7 +255,7 @@ runs:
 		},
 		Profiles: Profiles{Marker: "PROFILE", Max: 50, UIDs: "20000-29999", Overrides: map[string]Profile{}},
 		Restart: Restart{
-			InitialDelay: 2 * time.Second, DelayFactor: 3, Max: 2 * time.Minute, Jitter: 0, ResetAfter: time.Hour,
+			InitialDelay: 2 * time.Second, DelayFactor: 3, MaxDelay: 2 * time.Minute, Jitter: 0, ResetAfter: time.Hour,
 			ParkCodes: []int{}, ImmediateCodes: []int{1, 2}, SuccessCodes: []int{}, CrashLoopCount: 3, CrashLoopWindow: 10 * time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 		},
 		Stop:      Stop{Signal: syscall.SIGINT, Grace: 1500 * time.Millisecond},
@@ -281,7 +281,7 @@ runs:
 			Name: "web", Command: []string{"httpd", "-p", "80", "/data", "${home}", "{home}"}, EnabledBy: "WEB", User: "www",
 			Cwd: "/data/web", Env: map[string]string{"B": "/usr/bin/agent", "HOME": "/data"},
 			Restart: Restart{
-				InitialDelay: 3 * time.Second, DelayFactor: 1, Max: 3 * time.Second, Jitter: 0.5, ResetAfter: 2 * time.Second,
+				InitialDelay: 3 * time.Second, DelayFactor: 1, MaxDelay: 3 * time.Second, Jitter: 0.5, ResetAfter: 2 * time.Second,
 				ParkCodes: []int{0, 255}, ImmediateCodes: []int{9}, SuccessCodes: []int{3}, CrashLoopCount: 9, CrashLoopWindow: time.Second, Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,
 			},
 			Stop: Stop{Signal: syscall.SIGKILL, Grace: time.Second},
@@ -304,7 +304,7 @@ runs:
 		"kanban-worker": {Command: KanbanWorkerCommand(), Env: map[string]string{}, Limits: map[string]ResourceLimit{}, Grace: 5 * time.Second},
 		"index":         {Command: []string{"indexer", "{task}"}, Env: map[string]string{"H": "/data"}, Limits: map[string]ResourceLimit{"nofile": {64, 64}}, Grace: time.Second},
 	}
-	want.Path, want.Text, want.origins = c.Path, c.Text, c.origins
+	want.Path, want.Content, want.origins = c.Path, c.Content, c.origins
 	if !reflect.DeepEqual(*c, want) {
 		t.Errorf("got  %+v\nwant %+v", *c, want)
 	}
@@ -346,19 +346,19 @@ func TestHarmlessForms(t *testing.T) {
 		"byte order mark":  "\xef\xbb\xbf{}\n",
 		"carriage returns": "restart:\r\n  factor: 2\r\n",
 	} {
-		c := mustLoad(t, text, nil)
-		if changes := Diff(Default(), c); len(changes) != 0 {
+		c := mustLoadConfig(t, text, nil)
+		if changes := Diff(DefaultConfig(), c); len(changes) != 0 {
 			t.Errorf("%s: changes %v", name, changes)
 		}
 	}
-	c := mustLoad(t, "stop: &s {grace: 5s}\nservices: {w: {command: &c [a], stop: *s}, v: {command: *c}}", nil)
+	c := mustLoadConfig(t, "stop: &s {grace: 5s}\nservices: {w: {command: &c [a], stop: *s}, v: {command: *c}}", nil)
 	if got := c.Services["w"].Stop.Grace; got != 5*time.Second {
 		t.Errorf("grace through an alias is %s", got)
 	}
 }
 
 func TestEnvironmentWins(t *testing.T) {
-	c := mustLoad(t, "home: /file\nshutdown: {budget: 1s}\nlogs: {console: off}\ncontrol: {socket: /a/b}\n", map[string]string{
+	c := mustLoadConfig(t, "home: /file\nshutdown: {budget: 1s}\nlogs: {console: off}\ncontrol: {socket: /a/b}\n", map[string]string{
 		"HERMES_HOME": "/env/", "HINIT_STOP_TIMEOUT": "7.5", "HINIT_LOG_CONSOLE": "json", "HINIT_RUNTIME_DIR": "/run/h",
 	})
 	if c.Home != "/env" || c.Shutdown.Budget != 7500*time.Millisecond || c.Logs.Console != "json" || c.Control.Socket != "/run/h/control.sock" {
@@ -375,7 +375,7 @@ func TestEnvironmentWins(t *testing.T) {
 			t.Errorf("origin of %s is %q", key, got)
 		}
 	}
-	c = mustLoad(t, "home: /file", map[string]string{"HERMES_HOME": "", "HINIT_STOP_TIMEOUT": "1m", "HERMES_DASHBOARD_PORT": ""})
+	c = mustLoadConfig(t, "home: /file", map[string]string{"HERMES_HOME": "", "HINIT_STOP_TIMEOUT": "1m", "HERMES_DASHBOARD_PORT": ""})
 	if c.Home != "/file" || c.Shutdown.Budget != time.Minute {
 		t.Errorf("empty variable and Go duration: %q %s", c.Home, c.Shutdown.Budget)
 	}
@@ -412,7 +412,7 @@ func TestDashboard(t *testing.T) {
 		{"another agent", "agent: {binary: /a}", nil, []string{"/a", "dashboard", "--host", "0.0.0.0", "--port", "9119", "--no-open"}, false, "default", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c := mustLoad(t, tt.text, tt.env)
+			c := mustLoadConfig(t, tt.text, tt.env)
 			s := c.Services["dashboard"]
 			if tt.command != nil && !slices.Equal(s.Command, tt.command) {
 				t.Errorf("command is %q", s.Command)
@@ -428,7 +428,7 @@ func TestDashboard(t *testing.T) {
 			}
 		})
 	}
-	c := mustLoad(t, "", map[string]string{"HERMES_DASHBOARD_HOST": "::1", "HERMES_DASHBOARD_PORT": "80"})
+	c := mustLoadConfig(t, "", map[string]string{"HERMES_DASHBOARD_HOST": "::1", "HERMES_DASHBOARD_PORT": "80"})
 	if got := c.Origin("services.dashboard.command"); got != "env HERMES_DASHBOARD_HOST, HERMES_DASHBOARD_PORT" {
 		t.Errorf("origin of the command is %q", got)
 	}
@@ -446,7 +446,7 @@ func TestOwnServiceIsEnabledUnlessAVariableDecides(t *testing.T) {
 		{"{command: [a], enabled_by: W}", map[string]string{"W": "true"}, true},
 		{"{command: [a], enabled_by: W, enabled: true}", map[string]string{"W": ""}, true},
 	} {
-		c := mustLoad(t, "services: {w: "+tt.text+"}", tt.env)
+		c := mustLoadConfig(t, "services: {w: "+tt.text+"}", tt.env)
 		if s := c.Services["w"]; s.Enabled != tt.want || !s.HasLogFile {
 			t.Errorf("%s with %v: enabled %t, log %t", tt.text, tt.env, s.Enabled, s.HasLogFile)
 		}
@@ -457,7 +457,7 @@ const otherUID = 10000
 
 func TestBootFromEnvironmentAndOrigins(t *testing.T) {
 	path := writeFile(t, "boot:\n  strict: true\n  hooks:\n  - command: [a]\n    timeout: 5s\n")
-	c, err := Load(Options{Path: path, Env: environ(map[string]string{"HINIT_BOOT_STRICT": "no"})})
+	c, err := Load(Options{Path: path, Env: envLookup(map[string]string{"HINIT_BOOT_STRICT": "no"})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -471,7 +471,7 @@ func TestBootFromEnvironmentAndOrigins(t *testing.T) {
 			t.Errorf("origin of %s is %q, want %q", key, got, want)
 		}
 	}
-	if c, err = Load(Options{Path: writeFile(t, "boot: {hooks: []}"), Env: environ(nil)}); err != nil || len(c.Boot.Hooks) != 0 {
+	if c, err = Load(Options{Path: writeFile(t, "boot: {hooks: []}"), Env: envLookup(nil)}); err != nil || len(c.Boot.Hooks) != 0 {
 		t.Errorf("an empty list leaves %v (%v)", c.Boot.Hooks, err)
 	}
 }

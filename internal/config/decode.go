@@ -43,8 +43,8 @@ func (o origin) String() string {
 	}
 }
 
-// entry is a key of a mapping with its value. If the value is an alias, entry has the node that the alias stands for.
-type entry struct {
+// keyEntry is a key of a mapping with its value. If the value is an alias, entry has the node that the alias stands for.
+type keyEntry struct {
 	key   string
 	line  int
 	value *yaml.Node
@@ -53,7 +53,7 @@ type entry struct {
 // entries returns the keys and values of the mapping n. It reports a mistake if n is not a mapping, or if a key is not a text
 // or occurs twice. An empty n has no keys. prefix and keys are for messages: the path of the mapping with a dot at the end (""
 // for the document), and the valid keys.
-func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
+func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []keyEntry {
 	n = resolveAlias(n)
 	if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" {
 		return nil
@@ -63,7 +63,7 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 		d.problems.reportAtLine(n.Line, "cannot read %s: expected a mapping%s, got %s", cmp.Or(path, "the file"), cmp.Or(listKeysText(" with keys ", keys), mappingHint(path)), describeNode(n))
 		return nil
 	}
-	var out []entry
+	var out []keyEntry
 	seen := make(map[string]int, len(n.Content)/2)
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		k := resolveAlias(n.Content[i])
@@ -83,7 +83,7 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 			continue
 		}
 		seen[k.Value] = k.Line
-		out = append(out, entry{k.Value, k.Line, resolveAlias(n.Content[i+1])})
+		out = append(out, keyEntry{k.Value, k.Line, resolveAlias(n.Content[i+1])})
 	}
 	return out
 }
@@ -91,8 +91,8 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []entry {
 // namedEntries returns the entries of a mapping whose keys are names, such as services. n may be nil, and prefix is as in
 // entries. wrong returns why a name is invalid, or "". The parameter what has the format of the message about an invalid name,
 // with %q for the name.
-func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(name string) string) map[string]entry {
-	out := map[string]entry{}
+func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(name string) string) map[string]keyEntry {
+	out := map[string]keyEntry{}
 	if n == nil {
 		return out
 	}
@@ -205,7 +205,7 @@ func suggestedKey(prefix, key string, names, paths []string) string {
 
 // decodeKey decodes and checks the value of one key, and records its origin. It reports an invalid value and keeps the previous
 // one.
-func (d *decoder) decodeKey(e entry, base string, k *Key, root any) {
+func (d *decoder) decodeKey(e keyEntry, base string, k *Key, root any) {
 	key := base + k.Path
 	at := k.ValuePointer(root)
 	was := reflect.ValueOf(at).Elem().Interface() // a shallow copy is enough: mappings and lists are replaced, never modified

@@ -15,7 +15,7 @@ func Defaults() *Config {
 			GatewayCommand:        []string{"{agent}", "-p", "{profile}", "gateway", "run", "--replace"},
 			DefaultGatewayCommand: []string{"{agent}", "gateway", "run", "--replace"},
 			Cwd:                   "{home}",
-			ReadyWhen:             ReadyState,
+			ReadyWhen:             ReadyByStateFile,
 			SettleTime:            time.Second,
 			Env: map[string]string{
 				"HOME":                       "{home}",
@@ -26,11 +26,11 @@ func Defaults() *Config {
 			ProfileDeleteCommand: []string{"{agent}", "profile", "delete", "{profile}", "--yes"},
 			ProfileRenameCommand: []string{"{agent}", "profile", "rename", "{profile}", "{to}"},
 			ProcessSettings:      newProcessSettings(),
-			Deaf:                 Deaf{Action: OnReport, MinSilence: 4 * time.Minute, CheckPeriod: 30 * time.Second},
+			DeafDetection:        DeafDetection{Action: OnFailureReport, MinSilence: 4 * time.Minute, CheckPeriod: 30 * time.Second},
 		},
 		Profiles: Profiles{Marker: "SOUL.md", Max: 2000, UIDs: "20000-29999", Overrides: map[string]Profile{}},
 		Restart: Restart{
-			InitialDelay: time.Second, DelayFactor: 2, Max: time.Minute, Jitter: 0.1, ResetAfter: time.Minute,
+			InitialDelay: time.Second, DelayFactor: 2, MaxDelay: time.Minute, Jitter: 0.1, ResetAfter: time.Minute,
 			ParkCodes: []int{78}, ImmediateCodes: []int{75}, SuccessCodes: []int{},
 			CrashLoopCount: 5, CrashLoopWindow: time.Minute,
 			Policy: RestartAlways, MaxRestartsWindow: 10 * time.Minute,

@@ -147,7 +147,7 @@ cannot use HINIT_STOP_TIMEOUT="x": expected a duration such as 8s, or a number o
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if _, got := load(t, tt.text, tt.env); got != tt.want {
+			if _, got := loadConfig(t, tt.text, tt.env); got != tt.want {
 				t.Errorf("got\n%s\nwant\n%s", got, tt.want)
 			}
 		})
@@ -155,7 +155,7 @@ cannot use HINIT_STOP_TIMEOUT="x": expected a duration such as 8s, or a number o
 }
 
 func TestProblemIsATypeOfItsOwn(t *testing.T) {
-	_, err := Load(Options{Path: writeFile(t, "x: 1"), Env: environ(nil)})
+	_, err := Load(Options{Path: writeFile(t, "x: 1"), Env: envLookup(nil)})
 	var p *Problem
 	if !errors.As(err, &p) || p.Line != 1 || p.File == "" || p.Env != "" {
 		t.Errorf("error %v holds problem %+v", err, p)
@@ -171,7 +171,7 @@ func TestAMistakeIsOnTheLineThatHasIt(t *testing.T) {
 		"home: /x\n# c\nagent:\n  user: x\xff\n":                              "hinit.yaml:4: cannot parse YAML: the byte 0xff in column 10 is no UTF-8; save the file as UTF-8",
 		"home: /x\nlogs: {dir: a\x01b}\n":                                     "hinit.yaml:2: cannot parse YAML: the character U+0001 in column 14 is a control character, which YAML doesn't allow",
 	} {
-		_, err := Load(Options{Path: "hinit.yaml", Text: []byte(text), Env: func(string) (string, bool) { return "", false }})
+		_, err := Load(Options{Path: "hinit.yaml", Content: []byte(text), Env: func(string) (string, bool) { return "", false }})
 		if err == nil || err.Error() != want {
 			t.Errorf("%q:\ngot  %v\nwant %s", text, err, want)
 		}
@@ -181,7 +181,7 @@ func TestAMistakeIsOnTheLineThatHasIt(t *testing.T) {
 func TestASizeIsUnderstoodOrExplained(t *testing.T) {
 	none := func(string) (string, bool) { return "", false }
 	load := func(limits string) (*Config, error) {
-		return Load(Options{Path: "hinit.yaml", Text: []byte("services: {one: {command: [a], limits: {" + limits + "}}}"), Env: none})
+		return Load(Options{Path: "hinit.yaml", Content: []byte("services: {one: {command: [a], limits: {" + limits + "}}}"), Env: none})
 	}
 	for text, want := range map[string]uint64{"2G": 2 << 30, "512M": 512 << 20, "4k": 4 << 10, "1TiB": 1 << 40, "3gb": 3 << 30, "17": 17} {
 		c, err := load("as: " + text)
@@ -200,7 +200,7 @@ func TestASizeIsUnderstoodOrExplained(t *testing.T) {
 			t.Errorf("%s: %v", limits, err)
 		}
 	}
-	_, err := Load(Options{Path: "hinit.yaml", Text: []byte("logs: {max_size_mb: 2G}"), Env: none})
+	_, err := Load(Options{Path: "hinit.yaml", Content: []byte("logs: {max_size_mb: 2G}"), Env: none})
 	if err == nil || !strings.Contains(err.Error(), "expected a whole number of megabytes, here 2048, got the text \"2G\"") {
 		t.Errorf("%v", err)
 	}
@@ -217,7 +217,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add("---\n...\n---\n{}\n", "1e400")
 	f.Fuzz(func(t *testing.T, text, timeout string) {
 		// Everything that Load does, without reading the file, which would make fuzzing slow.
-		env := environ(map[string]string{"HINIT_STOP_TIMEOUT": timeout, "HERMES_DASHBOARD_HOST": timeout})
+		env := envLookup(map[string]string{"HINIT_STOP_TIMEOUT": timeout, "HERMES_DASHBOARD_HOST": timeout})
 		l := &loader{cfg: Defaults(), Options: Options{Env: env}, problems: problems{file: "hinit.yaml"}}
 		c, err := l.buildConfig([]byte(text))
 		if (c == nil) == (err == nil) {
@@ -272,7 +272,7 @@ func TestAFileOfAliasesTakesNoMemory(t *testing.T) {
 			}
 			var before, after runtime.MemStats
 			runtime.ReadMemStats(&before)
-			_, err := Load(Options{Text: []byte(test.text), Env: environ(nil)})
+			_, err := Load(Options{Content: []byte(test.text), Env: envLookup(nil)})
 			runtime.ReadMemStats(&after)
 			if err == nil || !strings.Contains(err.Error(), test.want) {
 				text := fmt.Sprint(err)

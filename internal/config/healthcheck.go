@@ -60,10 +60,10 @@ const (
 
 // The values of [Check].OnFailure: what hinit does with the service after a failed check.
 const (
-	OnRestart  = "restart"
-	OnReport   = "report"
-	OnPark     = "park"
-	OnShutdown = "shutdown"
+	OnFailureRestart  = "restart"
+	OnFailureReport   = "report"
+	OnFailurePark     = "park"
+	OnFailureShutdown = "shutdown"
 )
 
 // HTTPCheck sends a GET request to a server in the container. URL, Port, Path and the values of Headers are templates.
@@ -107,7 +107,7 @@ type StateCheck struct {
 
 // DeafCheck fails when several signs say that a gateway is up but processes no messages.
 type DeafCheck struct {
-	After time.Duration `key:"after" is:"atleast 1s"` // time without processed messages after which a gateway may be deaf
+	MinSilence time.Duration `key:"after" is:"atleast 1s" reexec:"After"` // time without processed messages after which a gateway may be deaf
 }
 
 var (
@@ -122,11 +122,11 @@ const maxChecks = 32
 func NewCheck(kind string) Check {
 	c := Check{
 		Kind: kind, Period: 10 * time.Second, Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 3, Jitter: 0.05,
-		Deaf: DeafCheck{After: 4 * time.Minute},
+		Deaf: DeafCheck{MinSilence: 4 * time.Minute},
 		HTTP: HTTPCheck{Path: "/", Status: "200-399", Headers: map[string]string{}},
 	}
 	if kind != CheckReady {
-		c.OnFailure = OnRestart
+		c.OnFailure = OnFailureRestart
 	}
 	return c
 }
@@ -257,13 +257,13 @@ func (c *Config) ChecksOf(profile string) []Check {
 	return all
 }
 
-// DeafOf returns how hinit detects that a profile's gateway is deaf. A check of the type deaf replaces agent.deaf.
-func (c *Config) DeafOf(profile string) Deaf {
-	deaf := c.Agent.Deaf
+// DeafDetectionOf returns how hinit detects that a profile's gateway is deaf. A check of the type deaf replaces agent.deaf.
+func (c *Config) DeafDetectionOf(profile string) DeafDetection {
+	deaf := c.Agent.DeafDetection
 	deaf.Action = c.ProfileOf(profile).DeafAction
 	for _, o := range c.ChecksOf(profile) {
 		if o.Type == CheckDeaf {
-			deaf.Action, deaf.MinSilence = DeafByCheck, o.Deaf.After
+			deaf.Action, deaf.MinSilence = DeafDetectionByCheck, o.Deaf.MinSilence
 		}
 	}
 	return deaf
@@ -310,13 +310,13 @@ func isPort(s string) bool {
 	return err == nil && n > 0
 }
 
-// portType is the type of a key for a port number, or for a template of one.
-func portType() valueType {
+// portValueType is the type of a key for a port number, or for a template of one.
+func portValueType() valueType {
 	isPortOrTemplate := func(s string) bool { return isPort(s) || strings.Contains(s, "{") }
 	return textType("port", isPortOrTemplate, "expected a port from 1 to 65535 or {env:NAME}, got %q")
 }
 
-func addressType() valueType {
+func hostValueType() valueType {
 	return textType("IP address", isHost, "expected an IP address or localhost, got %q; hinit asks no name server, use an exec check for other hosts")
 }
 
@@ -335,7 +335,7 @@ func checkURL(s string) string {
 		return fmt.Sprintf("expected a URL such as http://127.0.0.1:8080/health, got %q", s)
 	}
 	port, host := u.Port(), u.Hostname()
-	return cmp.Or(allowEmpty(portType()).check(&port), addressType().check(&host))
+	return cmp.Or(allowEmpty(portValueType()).check(&port), hostValueType().check(&host))
 }
 
 // ParseStatus parses a list of status codes and ranges of them.

@@ -22,7 +22,7 @@ services:
       - {kind: alive, unix: {path: "{home}/s"}, initial_delay: 5s}
       - {kind: alive, file: {path: /run/x, fresher_than: 5s}, jitter: 0}
 `)
-	c, err := Load(Options{Path: path, Env: environ(nil)})
+	c, err := Load(Options{Path: path, Env: envLookup(nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,13 +30,13 @@ services:
 	if len(checks) != 5 || len(c.Agent.Checks) != 2 {
 		t.Fatalf("they are %+v", checks)
 	}
-	if a := c.Agent.Checks[0]; a.Name != "alive-http" || a.OnFailure != OnReport || a.HTTP.Target() != "http://127.0.0.1:{env:PORT}/{profile}" || a.Period != 10*time.Second || a.FailureThreshold != 3 {
+	if a := c.Agent.Checks[0]; a.Name != "alive-http" || a.OnFailure != OnFailureReport || a.HTTP.Target() != "http://127.0.0.1:{env:PORT}/{profile}" || a.Period != 10*time.Second || a.FailureThreshold != 3 {
 		t.Errorf("the first one of the gateways is %+v", a)
 	}
 	if a := checks[0]; a.OnFailure != "" || a.SuccessThreshold != 2 || a.HTTP.Target() != "http://localhost:8080/health" {
 		t.Errorf("the first one is %+v", a)
 	}
-	if checks[2].Name != "lines" || checks[1].OnFailure != OnRestart || checks[3].InitialDelay != 5*time.Second || checks[4].Jitter != 0 {
+	if checks[2].Name != "lines" || checks[1].OnFailure != OnFailureRestart || checks[3].InitialDelay != 5*time.Second || checks[4].Jitter != 0 {
 		t.Errorf("the others are %+v", checks[1:])
 	}
 	if got := c.Origin("services.web.checks.ready-http.http.status"); got == "" {
@@ -90,7 +90,7 @@ func TestWrongChecksNameTheWayOut(t *testing.T) {
 		`kind: alive, tcp: {port: 80}}, {kind: alive, tcp: {port: 81}`: "give one of them a name",
 	} {
 		path := writeFile(t, "services:\n  web:\n    command: [x]\n    checks: [{"+check+"}]\n")
-		_, err := Load(Options{Path: path, Env: environ(nil)})
+		_, err := Load(Options{Path: path, Env: envLookup(nil)})
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path+":4: ") {
 			t.Errorf("%s:\n %v\nexpected %q", check, err, want)
 		}
@@ -101,7 +101,7 @@ func TestWrongChecksNameTheWayOut(t *testing.T) {
 		"checks: [" + strings.Repeat("{},", 33) + "]": "a service can have 32 checks, here are 33",
 	} {
 		path := writeFile(t, "services:\n  web:\n    command: [x]\n    "+text+"\n")
-		if _, err := Load(Options{Path: path, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Load(Options{Path: path, Env: envLookup(nil)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s:\n %v\nexpected %q", text, err, want)
 		}
 	}
@@ -110,7 +110,7 @@ func TestWrongChecksNameTheWayOut(t *testing.T) {
 // A profile's check must replace the common check of the same name, and its other checks must be added. Its check for deafness
 // must replace the built-in check.
 func TestChecksOfOneProfile(t *testing.T) {
-	c := mustLoad(t, `
+	c := mustLoadConfig(t, `
 agent:
   deaf: restart
   checks:
@@ -141,8 +141,8 @@ profiles:
 			t.Errorf("the checks of %s are %q, expected %q", profile, got, want)
 		}
 	}
-	for profile, want := range map[string]string{"coder": OnRestart, "other": OnRestart, "quiet": DeafOff, "own": DeafByCheck} {
-		if got := c.DeafOf(profile).Action; got != want {
+	for profile, want := range map[string]string{"coder": OnFailureRestart, "other": OnFailureRestart, "quiet": DeafDetectionOff, "own": DeafDetectionByCheck} {
+		if got := c.DeafDetectionOf(profile).Action; got != want {
 			t.Errorf("deaf of %s is %q", profile, got)
 		}
 	}
@@ -150,23 +150,23 @@ profiles:
 		t.Errorf("the check of coder is from %q", got)
 	}
 	for text, want := range map[string]string{
-		"profiles: {coder: {checks: {kind: alive}}}":                                                          ":1: cannot set profiles.coder.checks: expected a list of checks such as",
-		"profiles: {coder: {checks: [{kind: alive, htp: {port: 80}}]}}":                                       `did you mean "profiles.coder.checks.0.http"?`,
-		"profiles: {coder: {checks: [{kind: ready, tcp: {}}]}}":                                               "cannot use profiles.coder.checks.0: tcp.port is missing",
-		"profiles: {coder: {checks: [{kind: ready, unix: {path: \"/{to}\"}}]}}":                               "unknown placeholder {to}",
-		"profiles: {coder: {deaf: park}}":                                                                     "cannot set profiles.coder.deaf: expected one of report, restart, off",
-		"agent: {deaf: yes}":                                                                                  "expected one of report, restart, off",
-		"agent: {deaf: {action: report, after: 5}}":                                                           `write "5s"`,
-		"agent: {deaf: {afer: 5m}}":                                                                           `did you mean "agent.deaf.after"?`,
-		"agent:\n  checks: [" + many(20, "a") + "]\nprofiles:\n  coder:\n    checks: [" + many(13, "b") + "]": ":5: cannot set profiles.coder.checks: a gateway can have 32 checks, and this one has 33, including agent.checks; remove some",
+		"profiles: {coder: {checks: {kind: alive}}}":                            ":1: cannot set profiles.coder.checks: expected a list of checks such as",
+		"profiles: {coder: {checks: [{kind: alive, htp: {port: 80}}]}}":         `did you mean "profiles.coder.checks.0.http"?`,
+		"profiles: {coder: {checks: [{kind: ready, tcp: {}}]}}":                 "cannot use profiles.coder.checks.0: tcp.port is missing",
+		"profiles: {coder: {checks: [{kind: ready, unix: {path: \"/{to}\"}}]}}": "unknown placeholder {to}",
+		"profiles: {coder: {deaf: park}}":                                       "cannot set profiles.coder.deaf: expected one of report, restart, off",
+		"agent: {deaf: yes}":                                                    "expected one of report, restart, off",
+		"agent: {deaf: {action: report, after: 5}}":                             `write "5s"`,
+		"agent: {deaf: {afer: 5m}}":                                             `did you mean "agent.deaf.after"?`,
+		"agent:\n  checks: [" + repeatedChecks(20, "a") + "]\nprofiles:\n  coder:\n    checks: [" + repeatedChecks(13, "b") + "]": ":5: cannot set profiles.coder.checks: a gateway can have 32 checks, and this one has 33, including agent.checks; remove some",
 	} {
-		if _, err := Load(Options{Path: writeFile(t, text), Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Load(Options{Path: writeFile(t, text), Env: envLookup(nil)}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s:\n %v\nexpected %q", text, err, want)
 		}
 	}
 }
 
-func many(n int, name string) string {
+func repeatedChecks(n int, name string) string {
 	var list []string
 	for i := range n {
 		list = append(list, fmt.Sprintf("{kind: alive, name: %s%d, tcp: {port: 80}}", name, i))

@@ -23,7 +23,7 @@ func TestTheImageDecidesWhatNothingElseDoes(t *testing.T) {
 	}
 	load := func(text string, env map[string]string) *Config {
 		t.Helper()
-		c, err := Load(Options{Text: []byte(text), Env: environ(env), ImageDir: dir})
+		c, err := Load(Options{Content: []byte(text), Env: envLookup(env), ImageDir: dir})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -9,7 +9,7 @@ import (
 	"hinit/client"
 )
 
-func forced(entries []client.ConfigEntry) (list []string) {
+func entryTexts(entries []client.ConfigEntry) (list []string) {
 	for _, e := range entries {
 		_, line, _ := strings.Cut(e.Origin, "hinit.yaml")
 		list = append(list, fmt.Sprintf("%s=%v%s", e.Key, e.Value, line))
@@ -18,13 +18,13 @@ func forced(entries []client.ConfigEntry) (list []string) {
 }
 
 func TestOnlyWhatDiffersFromTheDefaultsIsInForce(t *testing.T) {
-	c, err := Load(Options{Path: "/x/hinit.yaml", Text: []byte(`agent: {nice: 4}
+	c, err := Load(Options{Path: "/x/hinit.yaml", Content: []byte(`agent: {nice: 4}
 restart: {max: 5m}
 profiles: {own: {nice: 5, needs: [db]}, marker: SOUL.md}
 services:
   db: {command: [x], user: "7", limits: {nofile: "5:6"}, notify: systemd, watchdog: 30s, umask: "027", restart: on-failure, memory: {warn: 1GiB}, env: {A: b}}
   plain: {command: [x]}
-`), Env: environ(nil)})
+`), Env: envLookup(nil)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ services:
 		"plain": "restart.max=5m:2",
 		"none":  "",
 	} {
-		if got := strings.Join(forced(c.NonDefaultSettings(name)), " "); got != want {
+		if got := strings.Join(entryTexts(c.NonDefaultSettings(name)), " "); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, want)
 		}
 	}
@@ -41,18 +41,18 @@ services:
 		"own":   "needs=[db]:3 nice=5:3 restart.max=5m:2",
 		"other": "nice=4:1 restart.max=5m:2",
 	} {
-		if got := strings.Join(forced(c.NonDefaultSettings("gateway-"+name)), " "); got != want {
+		if got := strings.Join(entryTexts(c.NonDefaultSettings("gateway-"+name)), " "); got != want {
 			t.Errorf("profile %s:\n got %s\nwant %s", name, got, want)
 		}
 	}
-	for _, c := range []*Config{Default(), {servicesOnly: true, Restart: servicesOnlyDefaults().Restart, Services: map[string]Service{"s": NewService(servicesOnlyDefaults(), "s")}}} {
+	for _, c := range []*Config{DefaultConfig(), {servicesOnly: true, Restart: servicesOnlyDefaults().Restart, Services: map[string]Service{"s": NewService(servicesOnlyDefaults(), "s")}}} {
 		for name := range c.Services {
-			if got := forced(c.NonDefaultSettings(name)); len(got) > 0 {
+			if got := entryTexts(c.NonDefaultSettings(name)); len(got) > 0 {
 				t.Errorf("%s of the defaults: %q", name, got)
 			}
 		}
 	}
-	if got := forced(Default().NonDefaultSettings("gateway-x")); !slices.Equal(got, nil) {
+	if got := entryTexts(DefaultConfig().NonDefaultSettings("gateway-x")); !slices.Equal(got, nil) {
 		t.Errorf("a profile of the defaults: %q", got)
 	}
 }

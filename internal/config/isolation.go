@@ -14,7 +14,7 @@ type Isolation struct {
 	SharedPaths         Paths  `key:"share" is:"paths" fill:"."`             // templates of paths outside the home that the gateway may use; PATH:ro: read only
 	Ports               []int  `key:"ports" is:"ports"`                      // TCP and UDP ports on which the gateway may listen
 	MayUseControlSocket bool   `key:"control"`                               // whether the profile may use the control socket
-	Missing             string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: one of the Missing constants
+	OnMissingFeature    string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: one of the Missing constants
 }
 
 // The values of [Isolation].Mode.
@@ -49,13 +49,13 @@ func (c *Config) IsolationOf(profile string) Isolation {
 	return isolation
 }
 
-// AnyHasMode reports whether any profile may have the given mode.
-func (c *Config) AnyHasMode(mode string) bool {
+// AnyMode reports whether any profile may have the given mode.
+func (c *Config) AnyMode(mode string) bool {
 	return c.Isolation.Mode == mode || slices.ContainsFunc(sortedKeys(c.Profiles.Overrides), func(profile string) bool { return c.IsolationOf(profile).Mode == mode })
 }
 
-// Isolates reports whether any profile may be isolated.
-func (c *Config) Isolates() bool { return c.AnyHasMode(IsolationFiles) || c.AnyHasMode(IsolationUser) }
+// AnyIsolated reports whether any profile may be isolated.
+func (c *Config) AnyIsolated() bool { return c.AnyMode(IsolationFiles) || c.AnyMode(IsolationUser) }
 
 // UIDs is a range of uids. The gid of each user is the same number.
 type UIDs struct{ First, Last uint32 }
@@ -106,7 +106,7 @@ func checkSharedPath(entry string) string {
 }
 
 func newIsolation() Isolation {
-	return Isolation{Mode: IsolationNone, SharedPaths: Paths{}, Ports: []int{}, Missing: MissingRefuse}
+	return Isolation{Mode: IsolationNone, SharedPaths: Paths{}, Ports: []int{}, OnMissingFeature: MissingRefuse}
 }
 
 // validateIsolation reports isolation settings that contradict each other although each is valid by itself.
@@ -134,7 +134,7 @@ func (l *loader) validateIsolation() {
 	case c.Isolation.Mode == IsolationUser && free < c.Profiles.Max:
 		l.problems.reportAtOrigin(c.origins[key], "cannot use %s: %s has a group and %d uids, and there may be %d profiles (profiles.max); "+
 			"make the range larger, or profiles.max smaller", key, c.Profiles.UIDs, free, c.Profiles.Max)
-	case c.AnyHasMode(IsolationUser):
+	case c.AnyMode(IsolationUser):
 		l.checkUserOutsideRange("agent.user", c.Agent.User)
 		for _, name := range sortedKeys(c.Services) {
 			if user := c.Services[name].User; user != c.Agent.User {

@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-func isolated(t *testing.T, text string) (*Config, error) {
+func loadText(t *testing.T, text string) (*Config, error) {
 	t.Helper()
-	return Load(Options{Path: "hinit.yaml", Text: []byte(text), Env: func(string) (string, bool) { return "", false }})
+	return Load(Options{Path: "hinit.yaml", Content: []byte(text), Env: func(string) (string, bool) { return "", false }})
 }
 
 func TestAProfileFollowsTheIsolationOfAllButTheRootProfileHasNone(t *testing.T) {
-	cfg, err := isolated(t, "isolation: {mode: user, share: [/srv/board], uids: 30000-39999}\nprofiles: {coder: {isolation: files}, plain: {isolation: {mode: none, control: true}}}\n")
+	cfg, err := loadText(t, "isolation: {mode: user, share: [/srv/board], uids: 30000-39999}\nprofiles: {coder: {isolation: files}, plain: {isolation: {mode: none, control: true}}}\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func TestAProfileFollowsTheIsolationOfAllButTheRootProfileHasNone(t *testing.T) 
 	if got := cfg.UIDRange(); got != (UIDs{30000, 39999}) || got.Size() != 10000 || got.Contains(29999) || !got.Contains(39999) {
 		t.Errorf("the range is %+v", got)
 	}
-	if !cfg.AnyHasMode(IsolationFiles) || !cfg.AnyHasMode(IsolationUser) {
+	if !cfg.AnyMode(IsolationFiles) || !cfg.AnyMode(IsolationUser) {
 		t.Error("it says that nothing is isolated")
 	}
 }
@@ -54,7 +54,7 @@ func TestWrongIsolationIsRefusedInWords(t *testing.T) {
 		"profiles: {default: {isolation: user}}":                     `cannot isolate the root profile`,
 		"profiles: {a: {isolation: {uids: 1-2}}}":                    `unknown key "profiles.a.isolation.uids"`,
 	} {
-		if _, err := isolated(t, text+"\n"); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := loadText(t, text+"\n"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s\ngot  %v\nwant %s", text, err, want)
 		}
 	}
@@ -68,7 +68,7 @@ func TestARangeThatIsJustLargeEnoughIsAccepted(t *testing.T) {
 		"isolation: user\nagent: {user: \"19999:30000\"}\nservices: {web: {command: [x], user: www-data}}",
 		"agent: {user: \"20001\"}", "services: {web: {command: [x], user: \"20001\"}}",
 	} {
-		if _, err := isolated(t, text+"\n"); err != nil {
+		if _, err := loadText(t, text+"\n"); err != nil {
 			t.Errorf("%s\n%v", text, err)
 		}
 	}

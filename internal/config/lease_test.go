@@ -8,7 +8,7 @@ import (
 // Only root may change the service that takes the lease. Otherwise an agent could decide which container serves the volume.
 func TestTheProgramOfTheLeaseIsRootsService(t *testing.T) {
 	load := func(text, value string) (*Config, error) {
-		return Load(Options{Text: []byte(text), Env: environ(map[string]string{"HINIT_LEASE": value})})
+		return Load(Options{Content: []byte(text), Env: envLookup(map[string]string{"HINIT_LEASE": value})})
 	}
 	c, err := load("{agent: {user: bot}}", "kubernetes")
 	if err != nil {

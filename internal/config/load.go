@@ -29,12 +29,12 @@ type Options struct {
 	// Path is the file to read. If it is "", Load reads the file that HINIT_CONFIG names, or else [DefaultPath], which may be
 	// missing.
 	Path string
-	// Text, if not nil, replaces the content of the file. After a re-execution it is the content that the old program has read
+	// Content, if not nil, replaces the content of the file. After a re-execution it is the content that the old program has read
 	// and checked, so that no user can change it in between.
-	Text []byte
-	// InForce is the present configuration if an agent asks for a reload, otherwise nil. If only root can change the file, the
-	// file must still have the content of InForce, because an agent must not apply root's changes before root does.
-	InForce *Config
+	Content []byte
+	// Current is the present configuration if an agent asks for a reload, otherwise nil. If only root can change the file, the
+	// file must still have the content of Current, because an agent must not apply root's changes before root does.
+	Current *Config
 	// ServicesOnly selects the configuration of hinit run: a supervisor without agent, profiles, built-in services and hooks.
 	// Load then ignores the variables of the Hermes image.
 	ServicesOnly bool
@@ -58,7 +58,7 @@ func Load(opt Options) (*Config, error) {
 	} else {
 		l.cfg.Image = readImage(cmp.Or(opt.ImageDir, ImageDir))
 	}
-	data := opt.Text
+	data := opt.Content
 	l.cfg.Path, l.problems.file = opt.Path, opt.Path
 	if data == nil {
 		var err error
@@ -66,7 +66,7 @@ func Load(opt Options) (*Config, error) {
 			return nil, err
 		}
 	}
-	l.cfg.Text = data
+	l.cfg.Content = data
 	return l.buildConfig(data)
 }
 
@@ -106,7 +106,7 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 	if doubt != nil && l.ServicesOnly { // hinit run has no agent's user, so its commands run as root, and no other user may choose them
 		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
 	}
-	if doubt == nil && l.InForce != nil && !bytes.Equal(data, l.InForce.Text) {
+	if doubt == nil && l.Current != nil && !bytes.Equal(data, l.Current.Content) {
 		return nil, fmt.Errorf("cannot read configuration %q: root has changed it, and it may be incomplete; root must reload it: hinit reload", path)
 	}
 	l.cfg.Path, l.problems.file, l.changeableBy = path, path, doubt
@@ -119,7 +119,7 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 // buildConfig makes the configuration from the text of the file.
 func (l *loader) buildConfig(data []byte) (*Config, error) {
 	doc, faults := yamltext.Parse(data)
-	if data != nil && l.Text == nil && len(faults) == 0 && (doc == nil || doc.Tag == "!!null") {
+	if data != nil && l.Content == nil && len(faults) == 0 && (doc == nil || doc.Tag == "!!null") {
 		faults = []yamltext.Fault{{Message: "it has no key, as after a copy to a full disk; write {} for the defaults"}}
 	}
 	for _, f := range faults {
@@ -201,7 +201,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	d := &decoder{&l.problems, c.origins, l.changeableBy, l.ServicesOnly}
 	fields := Keys[Config]()
 	var services, runs, profileLogs *yaml.Node
-	var own []entry
+	var own []keyEntry
 	if doc != nil {
 		d.decodeMapping(doc, "", "", fields, c, map[string]func(*yaml.Node){
 			"services":      func(n *yaml.Node) { services = n },
@@ -231,7 +231,7 @@ func (l *loader) decodeDocument(doc *yaml.Node) {
 	l.decodeProfileLogs(d, profileLogs)
 	l.decodeProfileSettings(d, own)
 	if _, written := c.Services[ActionsName]; !written && c.hasActions() {
-		l.decodeService(d, ActionsName, entry{})
+		l.decodeService(d, ActionsName, keyEntry{})
 	}
 	l.checkReferences()
 	l.validateIsolation()
@@ -294,7 +294,7 @@ func servicesOnlyDefaults() *Config {
 	if wd, err := os.Getwd(); err == nil {
 		c.Home = wd
 	}
-	c.Agent = Agent{Cwd: "{home}", ReadyWhen: ReadyUp, SettleTime: c.Agent.SettleTime, Env: map[string]string{}, ProcessSettings: newProcessSettings()}
+	c.Agent = Agent{Cwd: "{home}", ReadyWhen: ReadyWhenUp, SettleTime: c.Agent.SettleTime, Env: map[string]string{}, ProcessSettings: newProcessSettings()}
 	c.Restart.ParkCodes, c.Restart.ImmediateCodes = []int{}, []int{} // these codes have a meaning only for the agent
 	c.Logs.Dir = "{home}/logs"
 	c.Boot.Hooks = nil

@@ -101,7 +101,7 @@ const gatewayPrefix = "gateway-"
 func NewProfile(c *Config) Profile {
 	return Profile{
 		Restart: c.Restart, Stop: c.Stop, Needs: []Need{}, RestartOn: []string{}, ProcessSettings: c.Agent.ProcessSettings,
-		DeafAction: c.Agent.Deaf.Action, Isolation: c.Isolation,
+		DeafAction: c.Agent.DeafDetection.Action, Isolation: c.Isolation,
 	}
 }
 
@@ -175,7 +175,7 @@ func (l *loader) completeTask(s *Service, prefix string) {
 
 // decodeProfiles decodes the fixed keys of the mapping "profiles". It returns the entries of single profiles, for
 // decodeProfileSettings.
-func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []entry) {
+func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []keyEntry) {
 	const within = "profiles."
 	names := keyNames(fields, within, nil)
 	for _, e := range d.entries(n, within, append(slices.Clone(names), "names of profiles")) {
@@ -196,7 +196,7 @@ func (l *loader) decodeProfiles(d *decoder, n *yaml.Node, fields []Key) (own []e
 }
 
 // decodeProfileSettings decodes the settings of single profiles. The inherited values must be final.
-func (l *loader) decodeProfileSettings(d *decoder, own []entry) {
+func (l *loader) decodeProfileSettings(d *decoder, own []keyEntry) {
 	for _, e := range own {
 		p, prefix := NewProfile(l.cfg), "profiles."+e.key+"."
 		p.Env = map[string]string{}
@@ -230,8 +230,8 @@ func (l *loader) validateRestart(r *Restart, prefix string) {
 
 // reference is a line of hinit.yaml in which one service or gateway refers to another, in needs or restart_on.
 type reference struct {
-	to   string
-	line int
+	target string
+	line   int
 }
 
 // references maps the name of each service and gateway to its references to others.
@@ -338,23 +338,23 @@ func (l *loader) reportCycles(from references, prefixes map[string]string, key, 
 	var way []reference       // the references that lead to the current service
 	var follow func(r reference)
 	follow = func(r reference) {
-		switch at := place[r.to]; {
+		switch at := place[r.target]; {
 		case at < 0:
 		case at > 0:
-			place[r.to] = -1
+			place[r.target] = -1
 			l.reportCycle(append(slices.Clone(way[at:]), r), prefixes, key, why)
 		default:
 			way = append(way, r)
-			place[r.to] = len(way)
-			for _, next := range from[r.to] {
+			place[r.target] = len(way)
+			for _, next := range from[r.target] {
 				follow(next)
 			}
 			way = way[:len(way)-1]
-			place[r.to] = -1
+			place[r.target] = -1
 		}
 	}
 	for _, name := range sortedKeys(from) {
-		follow(reference{to: name})
+		follow(reference{target: name})
 	}
 }
 
@@ -365,7 +365,7 @@ func (l *loader) reportCycle(cycle []reference, prefixes map[string]string, key,
 	}
 	names := make([]string, len(cycle))
 	for i, r := range cycle {
-		names[i] = r.to
+		names[i] = r.target
 	}
 	last := slices.Index(names, slices.Min(names)) // the reference to the first member by name
 	names = slices.Concat(names[last:], names[:last+1])

@@ -10,7 +10,7 @@ import (
 )
 
 func TestOrderPoliciesAndTasks(t *testing.T) {
-	c := mustLoad(t, `restart: {max_restarts: 9}
+	c := mustLoadConfig(t, `restart: {max_restarts: 9}
 profiles:
   coder: {restart: {policy: on-failure, max: 5m}, stop: {grace: 1m}, needs: [db, {name: gateway-default, until: started}], env: {A: "{profile}"}, restart_on: [db]}
   later:
@@ -47,7 +47,7 @@ services:
 	if got := bare(web.Needs); !reflect.DeepEqual(got, want) {
 		t.Errorf("web needs %+v", got)
 	}
-	if web.Restart.Policy != RestartOnFailure || web.Restart.MaxRestarts != 9 || web.Restart.Max != time.Minute || !reflect.DeepEqual(web.RestartOn, []string{"db", "gateway-coder"}) {
+	if web.Restart.Policy != RestartOnFailure || web.Restart.MaxRestarts != 9 || web.Restart.MaxDelay != time.Minute || !reflect.DeepEqual(web.RestartOn, []string{"db", "gateway-coder"}) {
 		t.Errorf("web: %+v", web)
 	}
 	for name, want := range map[string][2]bool{
@@ -66,7 +66,7 @@ services:
 		t.Errorf("report: %+v", got)
 	}
 	coder := c.ProfileOf("coder")
-	if coder.Restart.Policy != RestartOnFailure || coder.Restart.Max != 5*time.Minute || coder.Restart.InitialDelay != time.Second || coder.Stop.Grace != time.Minute ||
+	if coder.Restart.Policy != RestartOnFailure || coder.Restart.MaxDelay != 5*time.Minute || coder.Restart.InitialDelay != time.Second || coder.Stop.Grace != time.Minute ||
 		coder.Env["A"] != "{profile}" || !reflect.DeepEqual(bare(coder.Needs), []Need{{Name: "db", Until: UntilReady}, {Name: "gateway-default", Until: UntilStarted}}) {
 		t.Errorf("coder: %+v", coder)
 	}
@@ -82,11 +82,11 @@ services:
 }
 
 func TestANeedOfWhatIsNotEnabledIsSaid(t *testing.T) {
-	c := mustLoad(t, "services: {web: {command: [w], needs: [dashboard]}}", nil)
+	c := mustLoadConfig(t, "services: {web: {command: [w], needs: [dashboard]}}", nil)
 	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "web waits for dashboard, which is not enabled; enable it, or make the need optional") {
 		t.Errorf("warnings %q", c.Warnings)
 	}
-	if c = mustLoad(t, "services: {web: {command: [w], needs: [dashboard]}}", map[string]string{"HERMES_DASHBOARD": "1"}); len(c.Warnings) != 0 {
+	if c = mustLoadConfig(t, "services: {web: {command: [w], needs: [dashboard]}}", map[string]string{"HERMES_DASHBOARD": "1"}); len(c.Warnings) != 0 {
 		t.Errorf("warnings %q", c.Warnings)
 	}
 }
@@ -144,7 +144,7 @@ func TestWrongOrders(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := writeFile(t, tt.text)
-			_, err := Load(Options{Path: path, Env: environ(nil)})
+			_, err := Load(Options{Path: path, Env: envLookup(nil)})
 			if err == nil || !strings.HasPrefix(err.Error(), path+":"+tt.want) || strings.Contains(err.Error(), "\n") {
 				t.Errorf("got  %v\nwant %s:%s", err, path, tt.want)
 			}
@@ -154,7 +154,7 @@ func TestWrongOrders(t *testing.T) {
 
 func TestAPlainSupervisorNeedsNoGateway(t *testing.T) {
 	path := writeFile(t, "services:\n  web:\n    command: [a]\n    needs: [gateway-coder]\n")
-	if _, err := Load(Options{Path: path, ServicesOnly: true, Env: environ(nil)}); err == nil || !strings.Contains(err.Error(), `4: cannot set services.web.needs: hinit run has no gateways; remove "gateway-coder"`) {
+	if _, err := Load(Options{Path: path, ServicesOnly: true, Env: envLookup(nil)}); err == nil || !strings.Contains(err.Error(), `4: cannot set services.web.needs: hinit run has no gateways; remove "gateway-coder"`) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -183,7 +183,7 @@ func TestTenThousandServicesAreReadInSeconds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			done := make(chan error, 1)
 			go func() {
-				_, err := Load(Options{Text: []byte(tt.text), Env: environ(nil)})
+				_, err := Load(Options{Content: []byte(tt.text), Env: envLookup(nil)})
 				done <- err
 			}()
 			select {

@@ -10,13 +10,13 @@ import (
 	"hinit/internal/config"
 )
 
-func loadPlain(t *testing.T, text string, env map[string]string) (*config.Config, error) {
+func loadServicesOnly(t *testing.T, text string, env map[string]string) (*config.Config, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "hinit.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return config.Load(config.Options{Path: path, ServicesOnly: true, Text: []byte(text), Env: func(name string) (string, bool) {
+	return config.Load(config.Options{Path: path, ServicesOnly: true, Content: []byte(text), Env: func(name string) (string, bool) {
 		v, ok := env[name]
 		return v, ok
 	}})
@@ -28,7 +28,7 @@ func TestAPlainSupervisorHasNothingOfTheAgent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := loadPlain(t, "services:\n  web: {command: [sleep, \"1\"]}\n  kept: {command: [sleep, \"1\"], log: true}\n", map[string]string{
+	c, err := loadServicesOnly(t, "services:\n  web: {command: [sleep, \"1\"]}\n  kept: {command: [sleep, \"1\"], log: true}\n", map[string]string{
 		"HERMES_HOME": "/somewhere", "HERMES_DASHBOARD": "1", "HINIT_STOP_TIMEOUT": "3",
 	})
 	if err != nil {
@@ -49,14 +49,14 @@ func TestAPlainSupervisorHasNothingOfTheAgent(t *testing.T) {
 // Under hinit run, a service must count as started only after one second. Otherwise hinit start would report "is up" for a
 // service that dies 0.4 s later.
 func TestAStartOfAPlainSupervisorCountsAfterASecond(t *testing.T) {
-	c, err := loadPlain(t, "services:\n  web: {command: [sleep, \"1\"]}\n", nil)
+	c, err := loadServicesOnly(t, "services:\n  web: {command: [sleep, \"1\"]}\n", nil)
 	if err != nil || c.Agent.SettleTime != time.Second {
 		t.Errorf("a start counts after %v (%v)", c.Agent.SettleTime, err)
 	}
 }
 
 func TestAPlainSupervisorWithALogDirectoryKeepsAllLogs(t *testing.T) {
-	c, err := loadPlain(t, "logs: {dir: /var/log/mine}\nservices:\n  web: {command: [sleep, \"1\"]}\n  not: {command: [sleep, \"1\"], log: false}\n", nil)
+	c, err := loadServicesOnly(t, "logs: {dir: /var/log/mine}\nservices:\n  web: {command: [sleep, \"1\"]}\n  not: {command: [sleep, \"1\"], log: false}\n", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestAPlainSupervisorWithALogDirectoryKeepsAllLogs(t *testing.T) {
 }
 
 func TestAPlainSupervisorRefusesKeysOfTheAgent(t *testing.T) {
-	_, err := loadPlain(t, "agent: {binary: /bin/x}\nprofiles: {marker: x}\nservices:\n  web: {command: [\"{agent}\", \"{{agent}}\"]}\n"+
+	_, err := loadServicesOnly(t, "agent: {binary: /bin/x}\nprofiles: {marker: x}\nservices:\n  web: {command: [\"{agent}\", \"{{agent}}\"]}\n"+
 		"  stopped: {command: [x], stop_command: [\"{agent}\"]}\nruns: {once: {command: [\"{agent}\"]}}\n", nil)
 	if err == nil {
 		t.Fatal("it takes them")

@@ -9,7 +9,7 @@ import (
 )
 
 func TestExpand(t *testing.T) {
-	c := Default()
+	c := DefaultConfig()
 	vars := map[string]string{"profile": "coder", "profile_home": "/p", "to": "b"}
 	for in, want := range map[string]string{
 		"{agent}": "/opt/hermes/.venv/bin/hermes", "{home}/x": "/opt/data/x", "a{profile}b{to}": "acoderbb", "{profile_home}": "/p",
@@ -35,7 +35,7 @@ func TestSecretsAreMasked(t *testing.T) {
 	text := "agent: {env: {API_KEY: one, plain: two}}\nservices: {w: {command: [a], env: {My_Password: three, DB_PASS: five, DATABASE_URL: 'pg://u:six@h/'},\n" +
 		"  checks: [{kind: alive, http: {url: 'http://127.0.0.1:1/', headers: {Authorization: eight}}}]}}\n" +
 		"on: {oom: [{webhook: 'https://u:nine@hook.example/ten?token=eleven'}]}\n"
-	c := mustLoad(t, text, nil)
+	c := mustLoadConfig(t, text, nil)
 	out, err := json.Marshal(c.Effective())
 	if err != nil {
 		t.Fatal(err)
@@ -48,7 +48,7 @@ func TestSecretsAreMasked(t *testing.T) {
 	if !strings.Contains(string(out), `"two"`) || !strings.Contains(string(out), "@hook.example/") {
 		t.Error("a value that is no secret is hidden")
 	}
-	changes := Diff(c, mustLoad(t, strings.ReplaceAll(text, "one", "four"), nil))
+	changes := Diff(c, mustLoadConfig(t, strings.ReplaceAll(text, "one", "four"), nil))
 	changes = slices.DeleteFunc(changes, func(key string) bool { return strings.HasPrefix(key, "services."+ActionsName) })
 	if want := []string{"agent.env.API_KEY"}; !slices.Equal(changes, want) {
 		t.Errorf("changes are %v, want %v", changes, want)
@@ -56,8 +56,8 @@ func TestSecretsAreMasked(t *testing.T) {
 }
 
 func TestDiff(t *testing.T) {
-	a := mustLoad(t, "stop: {grace: 5s}\nservices: {w: {command: [a]}}", nil)
-	b := mustLoad(t, "services: {w: {command: [a, b], limits: {core: unlimited}}}\nagent: {env: {A: x}}", nil)
+	a := mustLoadConfig(t, "stop: {grace: 5s}\nservices: {w: {command: [a]}}", nil)
+	b := mustLoadConfig(t, "services: {w: {command: [a, b], limits: {core: unlimited}}}\nagent: {env: {A: x}}", nil)
 	want := []string{"agent.env.A", "services.dashboard.stop.grace", "services.w.command", "services.w.limits.core", "services.w.stop.grace", "stop.grace"}
 	if got := Diff(a, b); !slices.Equal(got, want) {
 		t.Errorf("got  %v\nwant %v", got, want)
@@ -73,8 +73,8 @@ func TestDiff(t *testing.T) {
 // TestRoundTrip writes the effective defaults as a file. Reading the file must give the same configuration.
 func TestRoundTrip(t *testing.T) {
 	tree := map[string]any{}
-	hooks := make([]map[string]any, len(Default().Boot.Hooks))
-	for _, e := range Default().Effective() {
+	hooks := make([]map[string]any, len(DefaultConfig().Boot.Hooks))
+	for _, e := range DefaultConfig().Effective() {
 		if rest, ok := strings.CutPrefix(e.Key, "boot.hooks."); ok {
 			i, name := int(rest[0]-'0'), rest[2:]
 			if hooks[i] == nil {
@@ -97,8 +97,8 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := mustLoad(t, string(text), nil)
-	if changes := Diff(Default(), c); len(changes) != 0 {
+	c := mustLoadConfig(t, string(text), nil)
+	if changes := Diff(DefaultConfig(), c); len(changes) != 0 {
 		t.Errorf("changes are %v", changes)
 	}
 	for _, e := range c.Effective() {
@@ -109,7 +109,7 @@ func TestRoundTrip(t *testing.T) {
 }
 
 func TestEffectiveIsSortedAndOnePerKey(t *testing.T) {
-	entries := mustLoad(t, "services: {a: {command: [x]}, z-2: {command: [x]}}", nil).Effective()
+	entries := mustLoadConfig(t, "services: {a: {command: [x]}, z-2: {command: [x]}}", nil).Effective()
 	for i := 1; i < len(entries); i++ {
 		if entries[i-1].Key >= entries[i].Key {
 			t.Errorf("%q comes before %q", entries[i-1].Key, entries[i].Key)

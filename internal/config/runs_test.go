@@ -7,7 +7,7 @@ import (
 )
 
 func TestKanbanIsEnabledByItsVariable(t *testing.T) {
-	c, err := Load(Options{Text: []byte("{}"), Env: environ(map[string]string{"HINIT_KANBAN": "1", "HERMES_BIN": "/opt/h"})})
+	c, err := Load(Options{Content: []byte("{}"), Env: envLookup(map[string]string{"HINIT_KANBAN": "1", "HERMES_BIN": "/opt/h"})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -26,7 +26,7 @@ func TestKanbanIsEnabledByItsVariable(t *testing.T) {
 
 // The command of a run in the file must win over the environment variable.
 func TestTheFileWinsOverTheVariableOfAWorkersProgram(t *testing.T) {
-	c, err := Load(Options{Text: []byte("runs: {kanban-worker: {command: [mine]}}"), Env: environ(map[string]string{"HERMES_BIN": "/opt/h"})})
+	c, err := Load(Options{Content: []byte("runs: {kanban-worker: {command: [mine]}}"), Env: envLookup(map[string]string{"HERMES_BIN": "/opt/h"})})
 	if err != nil || !slices.Equal(c.Runs[KanbanWorker].Command, []string{"mine"}) {
 		t.Errorf("a worker is %v, %v", c, err)
 	}
@@ -34,7 +34,7 @@ func TestTheFileWinsOverTheVariableOfAWorkersProgram(t *testing.T) {
 
 func TestKanbanIsOffByDefault(t *testing.T) {
 	for _, vars := range []map[string]string{nil, {"HINIT_KANBAN": ""}, {"HINIT_KANBAN": "0"}} {
-		c, err := Load(Options{Text: []byte("{}"), Env: environ(vars)})
+		c, err := Load(Options{Content: []byte("{}"), Env: envLookup(vars)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestKanbanIsOffByDefault(t *testing.T) {
 }
 
 func TestOptionsTakeThePlaceOfTheirWord(t *testing.T) {
-	c := Default()
+	c := DefaultConfig()
 	vars := map[string]string{"profile": "coder", "task": "t_1"}
 	got := c.ExpandRun(KanbanWorkerCommand(), vars, []string{"--skills", "{agent}"})
 	want := []string{c.Agent.Binary, "-p", "coder", "--accept-hooks", "--skills", "{agent}", "chat", "-q", "work kanban task t_1"}
@@ -65,7 +65,7 @@ func TestBadRuns(t *testing.T) {
 		"runs: {a: {command: [x], grace: 0s}}": "runs.a.grace",
 		"runs: {a: {command: [x], user: y}}":   "unknown key",
 	} {
-		_, err := Load(Options{Text: []byte(text), Env: environ(nil)})
+		_, err := Load(Options{Content: []byte(text), Env: envLookup(nil)})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -10,7 +10,7 @@ import (
 )
 
 func TestSandboxIsEnabledByItsVariable(t *testing.T) {
-	c, err := Load(Options{Text: []byte("{agent: {user: bot}}"), Env: environ(map[string]string{"HINIT_SANDBOX": "1", "HERMES_HOME": "/data", "HINIT_SANDBOX_ROOTS": "/data/projects"})})
+	c, err := Load(Options{Content: []byte("{agent: {user: bot}}"), Env: envLookup(map[string]string{"HINIT_SANDBOX": "1", "HERMES_HOME": "/data", "HINIT_SANDBOX_ROOTS": "/data/projects"})})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +27,7 @@ func TestSandboxIsEnabledByItsVariable(t *testing.T) {
 
 func TestSandboxIsOffByDefault(t *testing.T) {
 	for _, vars := range []map[string]string{nil, {"HINIT_SANDBOX": ""}, {"HINIT_SANDBOX": "0"}} {
-		c, err := Load(Options{Text: []byte("{}"), Env: environ(vars)})
+		c, err := Load(Options{Content: []byte("{}"), Env: envLookup(vars)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +42,7 @@ func TestTheAgentCannotSayWhatRootsServiceOfSandboxesRuns(t *testing.T) {
 	testkit.NeedRoot(t)
 	for _, keys := range []string{"{command: [/opt/data/evil]}", "{env: {LD_PRELOAD: /opt/data/evil.so}}", "{cwd: /opt/data}", "{enabled: true}", "{checks: [{exec: [id]}]}"} {
 		path := writeFile(t, "services: {sandbox: "+keys+"}")
-		vars := environ(map[string]string{"HINIT_SANDBOX": "1"})
+		vars := envLookup(map[string]string{"HINIT_SANDBOX": "1"})
 		if _, err := Load(Options{Path: path, Env: vars}); err != nil && !strings.Contains(keys, "checks") {
 			t.Errorf("%s in a file of root's: %v", keys, err)
 		}

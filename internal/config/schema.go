@@ -14,11 +14,11 @@ import (
 	"hinit/internal/cronspec"
 )
 
-// Schema is the JSON schema (draft 2020-12) of hinit.yaml for editors. It has keys, types and choices; rules about more than one
-// key are checked by [Load] only. internal/gendocs generates it from the struct tags.
+// JSONSchema is the JSON schema (draft 2020-12) of hinit.yaml for editors. It has keys, types and choices; rules about more than
+// one key are checked by [Load] only. internal/gendocs generates it from the struct tags.
 //
 //go:embed hinit.schema.json
-var Schema string
+var JSONSchema string
 
 // Key is one key of hinit.yaml. The struct into which a mapping is decoded is the root of its keys. Struct tags define everything
 // about a key except its description, which is in the reference (internal/gendocs):
@@ -43,8 +43,8 @@ type Key struct {
 	AllowsShortForm bool
 
 	valueType
-	index    []int  // struct fields that lead from the root to the value, for reflect.Value.FieldByIndex
-	excluded string // key of the embedded struct that is invalid for this key
+	index       []int  // struct fields that lead from the root to the value, for reflect.Value.FieldByIndex
+	excludedKey string // key of the embedded struct that is invalid for this key
 }
 
 // ValuePointer returns a pointer to the key's value. root is a pointer to the struct of the mapping.
@@ -74,11 +74,11 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 		tag := of.Field(i).Tag
 		words, isKey := tag.Lookup("key")
 		name, options, _ := strings.Cut(words, ",")
-		if !isKey || name != "" && name == in.excluded {
+		if !isKey || name != "" && name == in.excludedKey {
 			continue
 		}
 		k := Key{
-			Path: in.Path + name, Env: tag.Get("env"), Inherits: tag.Get("inherits"), excluded: cmp.Or(tag.Get("without"), in.excluded),
+			Path: in.Path + name, Env: tag.Get("env"), Inherits: tag.Get("inherits"), excludedKey: cmp.Or(tag.Get("without"), in.excludedKey),
 			RootOnly: in.RootOnly || strings.Contains(options, "root"), AllowsShortForm: strings.Contains(options, "short"), index: append(slices.Clone(in.index), i),
 		}
 		if k.Inherits == "" && in.Inherits != "" {
@@ -112,7 +112,7 @@ func appendKeys(keys []Key, of reflect.Type, in *Key) []Key {
 // placeholders maps each value of the struct tag "fill" to the placeholders that it allows, see template.go.
 var placeholders = map[string][]string{
 	"profile": {agentPlaceholder, profilePlaceholder, homePlaceholder, profileHomePlaceholder},
-	"rename":  {agentPlaceholder, profilePlaceholder, toPlaceholder, homePlaceholder, profileHomePlaceholder},
+	"rename":  {agentPlaceholder, profilePlaceholder, newNamePlaceholder, homePlaceholder, profileHomePlaceholder},
 	"cwd":     {homePlaceholder, profilePlaceholder, profileHomePlaceholder},
 	"service": {agentPlaceholder, homePlaceholder},
 	"home":    {homePlaceholder},
@@ -131,7 +131,7 @@ type validator func(at any) string
 // valueTypes maps each name in the struct tag "is" to its type.
 var valueTypes = sync.OnceValue(func() map[string]valueType {
 	return map[string]valueType{
-		"address":     addressType(),
+		"address":     hostValueType(),
 		"auto":        textType("auto or a number", isParallel, "expected "+ParallelAuto+" or a number from 1, got %q"),
 		"codes":       {"list of exit codes", checkNumbers(0, 255, "an exit code")},
 		"command":     {"command", newValidator(checkCommand)},
@@ -149,7 +149,7 @@ var valueTypes = sync.OnceValue(func() map[string]valueType {
 		"notnegative": durationType("of 0s or more", func(d time.Duration) bool { return d >= 0 }),
 		"path":        {"path", newValidator(checkAbsolutePath)},
 		"paths":       {"list of paths", checkEach[Paths](checkSharedPath)},
-		"port":        portType(),
+		"port":        portValueType(),
 		"ports":       {"list of ports", checkNumbers(1, 65535, "a port")},
 		"positive":    durationType("above zero", func(d time.Duration) bool { return d > 0 }),
 		"regexp":      {"regular expression", newValidator(checkRegexp)},
@@ -163,7 +163,7 @@ var valueTypes = sync.OnceValue(func() map[string]valueType {
 		"variable":    textType("variable", isVariable, "expected the name of an environment variable, got %q"),
 		// the address may be a secret, so the message leaves it out
 		"webhook": textType("URL", isWebhook, "expected a URL such as https://example.org/hooks/1, got another scheme or no host"),
-		"zone":    {"time zone", checkParsed(cronspec.Zone)},
+		"zone":    {"time zone", checkParsed(cronspec.LoadZone)},
 	}
 })
 

@@ -17,7 +17,7 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 		_, written := nodes[b.name]
 		_, named := l.lookupVariable(b.variable)
 		if !written && !l.ServicesOnly && (named || b.name == DashboardName) {
-			nodes[b.name] = entry{}
+			nodes[b.name] = keyEntry{}
 		}
 	}
 	for _, name := range sortedKeys(nodes) {
@@ -25,7 +25,7 @@ func (l *loader) decodeServices(d *decoder, n *yaml.Node) {
 	}
 }
 
-func (l *loader) decodeService(d *decoder, name string, e entry) {
+func (l *loader) decodeService(d *decoder, name string, e keyEntry) {
 	s := NewService(l.cfg, name)
 	if l.ServicesOnly {
 		s.Env = map[string]string{}
@@ -74,8 +74,8 @@ func alwaysRunsAsRoot(name string) bool { return name == SandboxName || name == 
 // leaseVar is the environment variable that enables the lease service. Its value is the kind of lease.
 const leaseVar = "HINIT_LEASE"
 
-// leaseRestart is the delay before the lease service is restarted.
-const leaseRestart = 100 * time.Millisecond
+// leaseRestartDelay is the delay before the lease service is restarted.
+const leaseRestartDelay = 100 * time.Millisecond
 
 // fillLease makes the lease service run as root, because its messages decide which init serves the volume.
 func (l *loader) fillLease(s *Service) {
@@ -84,7 +84,7 @@ func (l *loader) fillLease(s *Service) {
 	}
 	s.User, s.Notify.Protocol = "root", NotifySystemd
 	// the service must run again before the lease expires
-	s.Restart.InitialDelay, s.Restart.Max = leaseRestart, time.Second
+	s.Restart.InitialDelay, s.Restart.MaxDelay = leaseRestartDelay, time.Second
 }
 
 // builtInServices lists the built-in services. The environment variable in variable enables the service. fill, if not nil, sets
@@ -269,7 +269,7 @@ func (l *loader) decodeRuns(d *decoder, n *yaml.Node) {
 	c := l.cfg
 	nodes := d.namedEntries(n, "runs.", "the name %q of a run", checkProfileName)
 	if _, ok := nodes[KanbanWorker]; !ok && !l.ServicesOnly {
-		nodes[KanbanWorker] = entry{}
+		nodes[KanbanWorker] = keyEntry{}
 	}
 	for _, name := range sortedKeys(nodes) {
 		r, e, prefix := NewRun(), nodes[name], "runs."+name+"."

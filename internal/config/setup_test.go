@@ -7,7 +7,7 @@ import (
 )
 
 func TestASetupIsRead(t *testing.T) {
-	c := mustLoad(t, `
+	c := mustLoadConfig(t, `
 agent:
   env_file: "{profile_home}/gateway.env"
   nice: 5
@@ -101,7 +101,7 @@ func TestAWrongSetupNamesItsLineAndTheWayOut(t *testing.T) {
 		{"env_file: {a: b}", "cannot set services.w.env_file: expected a path, got a mapping"},
 		{`env_file: ["{profile_home}/x"]`, "cannot set services.w.env_file: unknown placeholder {profile_home}"},
 	} {
-		_, msg := load(t, "services:\n  w:\n    command: [a]\n    "+tt[0]+"\n", nil)
+		_, msg := loadConfig(t, "services:\n  w:\n    command: [a]\n    "+tt[0]+"\n", nil)
 		last := "hinit.yaml:4: "
 		if strings.Contains(tt[0], "\n") {
 			last = "hinit.yaml:5: "
@@ -128,24 +128,24 @@ func TestServicesOfOtherUsersSealTheAgent(t *testing.T) {
 		{name: "off", yaml: root + "agent: {no_new_privs: false}\n"},
 		{name: "on", yaml: own + "agent: {no_new_privs: true}\n", want: true},
 	} {
-		if got := mustLoad(t, tt.yaml, tt.env).NoNewPrivs(Auto); got != tt.want {
+		if got := mustLoadConfig(t, tt.yaml, tt.env).NoNewPrivs(Auto); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
-	c := mustLoad(t, root+"profiles: {p: {no_new_privs: false}, q: {nice: 1}}\n", nil)
+	c := mustLoadConfig(t, root+"profiles: {p: {no_new_privs: false}, q: {nice: 1}}\n", nil)
 	if c.NoNewPrivs(c.ProfileOf("p").NoNewPrivs) || !c.NoNewPrivs(c.ProfileOf("q").NoNewPrivs) || !c.NoNewPrivs(c.ProfileOf("r").NoNewPrivs) {
 		t.Error("a profile has not what it says, or what it follows")
 	}
 }
 
 func TestAProfileFollowsTheQuotaOfAllUntilItHasItsOwn(t *testing.T) {
-	c := mustLoad(t, "agent: {quota: {warn: 2Gi, stop: 4Gi}}\nprofiles: {p: {quota: {stop: 8GiB}}, q: {nice: 1}}\n", nil)
+	c := mustLoadConfig(t, "agent: {quota: {warn: 2Gi, stop: 4Gi}}\nprofiles: {p: {quota: {stop: 8GiB}}, q: {nice: 1}}\n", nil)
 	for profile, want := range map[string]Quota{"p": {2 << 30, 8 << 30}, "q": {2 << 30, 4 << 30}, "r": {2 << 30, 4 << 30}} {
 		if got := c.ProfileOf(profile).Priority.Quota; got != want {
 			t.Errorf("%s has %+v", profile, got)
 		}
 	}
-	if _, msg := load(t, "agent: {quota: {warn: 4Gi, stop: 2Gi}}\n", nil); !strings.Contains(msg, "cannot set agent.quota.warn: 4GiB is not below quota.stop (2GiB)") {
+	if _, msg := loadConfig(t, "agent: {quota: {warn: 4Gi, stop: 2Gi}}\n", nil); !strings.Contains(msg, "cannot set agent.quota.warn: 4GiB is not below quota.stop (2GiB)") {
 		t.Error(msg)
 	}
 }

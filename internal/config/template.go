@@ -16,7 +16,7 @@ const (
 	homePlaceholder        = "home"
 	profilePlaceholder     = "profile"
 	profileHomePlaceholder = "profile_home"
-	toPlaceholder          = "to"      // new name of a profile that is being renamed
+	newNamePlaceholder     = "to"      // new name of a profile that is being renamed
 	taskPlaceholder        = "task"    // task of a one-shot run
 	optionsPlaceholder     = "options" // options that the client gives to a one-shot run; the placeholder must be a whole word of the command
 )

@@ -319,7 +319,7 @@ func TestWhatPeopleType(t *testing.T) {
 			"hinit.yaml:4: cannot set services.web.restart.initial: expected a duration such as 30s, got the number 1; write \"1s\"\nhinit.yaml:4: cannot set services.web.restart.max: expected a duration such as 30s, got the number 2; write \"2s\"",
 		},
 	} {
-		if _, got := load(t, tt.text, nil); got != tt.want {
+		if _, got := loadConfig(t, tt.text, nil); got != tt.want {
 			t.Errorf("%s\ngot  %s\nwant %s", tt.text, got, tt.want)
 		}
 	}

@@ -199,8 +199,8 @@ func oneOf(words ...string) valueType {
 
 // checkRestart names contradictory values of a restart policy, or returns "".
 func checkRestart(r *Restart) string {
-	if r.Max < r.InitialDelay {
-		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.Max), formatDuration(r.InitialDelay))
+	if r.MaxDelay < r.InitialDelay {
+		return fmt.Sprintf("max (%s) is shorter than initial (%s)", formatDuration(r.MaxDelay), formatDuration(r.InitialDelay))
 	}
 	for _, code := range r.ParkCodes {
 		if slices.Contains(r.ImmediateCodes, code) {

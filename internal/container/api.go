@@ -13,12 +13,12 @@ import (
 	"hinit/supervisor"
 )
 
-// controlHost returns the functions by which the control API reads and changes this container.
-func (c *container) controlHost() control.Backend {
+// controlBackend returns the functions by which the control API reads and changes this container.
+func (c *container) controlBackend() control.Backend {
 	return control.Backend{
 		Loop: c.loop, StartRun: c.registry.StartRun, Runs: c.logs.Runs,
-		Command: c.gateways.Command, Rescan: c.gateways.Rescan, Reload: c.registry.ReloadInTime, Examine: c.examine, Reexec: c.reexec,
-		Find: func(ctx context.Context, name string) error {
+		Command: c.gateways.Command, Rescan: c.gateways.Rescan, Reload: c.registry.ReloadWithTimeout, Examine: c.examine, Reexec: c.reexec,
+		FindProfile: func(ctx context.Context, name string) error {
 			if err := c.lease.Check(); err != nil {
 				return &client.Error{Kind: client.KindFailed, Message: err.Error(), Cause: err}
 			}
@@ -26,10 +26,10 @@ func (c *container) controlHost() control.Backend {
 		},
 		Config:     func() []client.ConfigEntry { return c.cfg.Load().Effective() },
 		Init:       c.describeInit,
-		StartDelay: func() time.Duration { return c.cfg.Load().Agent.SettleTime },
+		SettleTime: func() time.Duration { return c.cfg.Load().Agent.SettleTime },
 		Boot: control.Boot{
-			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.AwaitEnd(ctx, pid, c.loop.Snapshot) }, ExpectedServices: c.stage.Expected,
-			BootProgress: func() (bool, *client.BootHook) { return !c.boot.HasEnded(), c.boot.Hook() },
+			AwaitBoot: func(ctx context.Context, pid int) error { return c.boot.AwaitEnd(ctx, pid, c.loop.Snapshot) }, ExpectedServices: c.preparer.Expected,
+			BootProgress: func() (bool, *client.BootHook) { return !c.boot.HasEnded(), c.boot.HookProgress() },
 		},
 		ServiceFacts: control.ServiceFacts{
 			Output: c.logs.Output, Checks: c.health,
@@ -40,10 +40,10 @@ func (c *container) controlHost() control.Backend {
 				}
 				return note
 			},
-			Configured: c.registry,
+			ServiceConfig: c.registry,
 		},
 		Gateways: control.Gateways{ServedBy: c.gateways.ServedBy, SetOwnGatewayAllowed: c.gateways.SetOwnGatewayAllowed, Topology: c.gateways.ChangeTopology},
-		S6: func() control.Slots {
+		S6Slots: func() control.Slots {
 			if s6 := c.s6.S6(); s6 != nil {
 				return s6
 			}
@@ -60,10 +60,10 @@ func (c *container) describeInit() client.Init {
 	own, agents := c.boot.Warnings()
 	info := client.Init{
 		ServicesFile: plain,
-		PID:          os.Getpid(), Version: c.generation.Version, StartedAt: c.started, Home: c.cfg.Load().Home,
-		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.HasEnded(), Hook: c.boot.Hook(),
+		PID:          os.Getpid(), Version: c.generation.Version, StartedAt: c.startedAt, Home: c.cfg.Load().Home,
+		Subreaper: os.Getpid() != 1, Goroutines: runtime.NumGoroutine(), Booting: !c.boot.HasEnded(), Hook: c.boot.HookProgress(),
 		Binary: c.generation.Exe, BinaryID: c.generation.ID, Generation: c.generation.Number, ReexecError: c.generation.Refusal(),
-		Warnings: slices.Concat(own, agents, c.gateways.Warnings()), Boot: c.boot.Steps(), BootProfiles: c.boot.Profiles(c.gateways.CountGateways()), Repair: c.stage.Owners.Status(),
+		Warnings: slices.Concat(own, agents, c.gateways.Warnings()), Boot: c.boot.Steps(), BootProfiles: c.boot.ProfilesProgress(c.gateways.CountGateways()), Repair: c.preparer.OwnerRepairer.Status(),
 	}
 	for _, warning := range append(c.logs.ConsoleFaults(), tuning.ProcessesUsedUp(c.mainPIDs), c.loop.Snapshot().HoldReason) {
 		if warning != "" {
@@ -89,5 +89,5 @@ func (c *container) examine(ctx context.Context) client.Findings {
 	if c.runPlan.Load().ServicesOnly {
 		return nil
 	}
-	return c.stage.VolumeExaminer.Examine(ctx)
+	return c.preparer.VolumeExaminer.Examine(ctx)
 }

@@ -34,9 +34,9 @@ type bootRun struct {
 // service can use up the PIDs.
 func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 	defer func() {
-		c.gateways.AwaitRead(ctx) // the boot may be over before the profiles are read
+		c.gateways.AwaitProfilesRead(ctx) // the boot may be over before the profiles are read
 		c.boot.End()
-		c.stage.NotifyOuterInit()
+		c.preparer.NotifyOuterInit()
 	}()
 	c.registry.ChangeLock.Lock()
 	defer c.registry.ChangeLock.Unlock()
@@ -47,13 +47,13 @@ func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 	b := &bootRun{c: c, ctx: ctx, awaitThreads: awaitThreads}
 	// Prepare the volume, the control socket and the s6 directories at the same time, because they are independent. The
 	// container's first process may need all three, so Ready waits for them.
-	b.controlOpen = guard.Begin("opening the control socket", func() { b.openControl(cfg) })
-	b.scanDirDone = guard.Begin("making the directories of s6", b.openS6)
-	c.stage.ExpectServices(cfg)
+	b.controlOpen = guard.GoWithDone("opening the control socket", func() { b.openControl(cfg) })
+	b.scanDirDone = guard.GoWithDone("making the directories of s6", b.openS6)
+	c.preparer.ExpectServices(cfg)
 	if cfg.Services[config.LeaseName].Enabled && c.runPlan.Load().HasProfiles() {
 		b.Ready()
 		if err := c.registry.RegisterLease(ctx, cfg); err != nil {
-			c.fatal(err.Error())
+			c.endAfterFailedBoot(err.Error())
 			return
 		}
 	}
@@ -81,7 +81,7 @@ func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 	b.startCmd()
 	if c.lease.Serves() && c.runPlan.Load().HasProfiles() {
 		guard.Go("removing what profile commands have left", func() {
-			if err := c.store.RemoveTemporaries(c.started); err != nil {
+			if err := c.store.RemoveTemporaries(c.startedAt); err != nil {
 				c.Warn("%v", err)
 			}
 		})
@@ -93,12 +93,12 @@ func (c *container) bootUp(ctx context.Context, awaitThreads func()) {
 // prepare prepares the data volume and runs the boot hooks, before the first service starts. It returns false if the container
 // must end. b is nil if the boot is over.
 func (c *container) prepare(serving context.Context, cfg *config.Config, b *bootRun) bool {
-	if err := c.stage.Run(serving, cfg, b.Ready); err != nil && serving.Err() == nil {
+	if err := c.preparer.Run(serving, cfg, b.Ready); err != nil && serving.Err() == nil {
 		b.Ready()
-		c.fatal(err.Error())
+		c.endAfterFailedBoot(err.Error())
 		return false
 	}
-	c.prepared.Store(serving.Err() == nil) // false if the lease was lost, so that takeOver prepares the volume again
+	c.volumePrepared.Store(serving.Err() == nil) // false if the lease was lost, so that takeOverVolume prepares the volume again
 	return true
 }
 
@@ -108,7 +108,7 @@ func (b *bootRun) openControl(cfg *config.Config) {
 	if cfg.IsSet("control.socket") {
 		path = cfg.Control.Socket
 	}
-	step := b.c.stage.MeasureStep("control", func() error {
+	step := b.c.preparer.MeasureStep("control", func() error {
 		return errors.Join(b.c.control.OpenAt(path), b.c.publishIDs(cfg))
 	})
 	step.Parallel = true
@@ -134,7 +134,7 @@ func (b *bootRun) openS6() {
 	if c.runPlan.Load().ServicesOnly || !personality.ActsAsS6() {
 		return
 	}
-	step := c.stage.MeasureStep("s6", func() error {
+	step := c.preparer.MeasureStep("s6", func() error {
 		err := c.s6.Open(b.ctx)
 		if errors.Is(err, fs.ErrPermission) || errors.Is(err, unix.EROFS) { // without write access there is no scan directory, which is no failure
 			c.Warn("%v", err)
@@ -164,13 +164,13 @@ func (b *bootRun) startCmd() {
 	}
 	b.cmdStarted = true
 	if s6 := b.c.s6.S6(); s6 != nil {
-		b.c.gateways.AwaitSlots(b.ctx, s6.WhenQueued())
+		b.c.gateways.AwaitSlots(b.ctx, s6.QueueDone())
 		_ = s6.Scan(b.ctx)
 	}
 	if !b.c.runPlan.Load().Supervise {
-		b.c.stage.StartCmd(b.ctx)
+		b.c.preparer.StartCmd(b.ctx)
 	} else if b.c.s6.S6() != nil {
-		b.c.stage.StartPlaceholder(b.ctx, b.c.generation.Exe)
+		b.c.preparer.StartPlaceholder(b.ctx, b.c.generation.Exe)
 	}
 }
 
@@ -181,26 +181,26 @@ func (b *bootRun) StartCmdEarly() {
 	b.startCmd()
 }
 
-// takeOver prepares the volume if necessary, and starts profiles and services, when this init gets the lock of the volume after
-// the boot. serving ends when the lock is lost.
-func (c *container) takeOver(ctx, serving context.Context) {
+// takeOverVolume prepares the volume if necessary, and starts profiles and services, when this init gets the lock of the volume
+// after the boot. serving ends when the lock is lost.
+func (c *container) takeOverVolume(ctx, serving context.Context) {
 	if !pause.Until(ctx, c.boot.Ended()) {
 		return
 	}
 	c.registry.ChangeLock.Lock()
 	defer c.registry.ChangeLock.Unlock()
-	c.gateways.AwaitRead(serving) // an earlier read may still wait for a slow volume
+	c.gateways.AwaitProfilesRead(serving) // an earlier read may still wait for a slow volume
 	if serving.Err() != nil {
 		return
 	}
 	c.gateways.DropRecords() // drop the records that were made after the loss of the lock
 	if !c.lease.BeginServing(serving) {
-		return // the lock is lost again, and its watcher will call takeOver again
+		return // the lock is lost again, and its watcher will call takeOverVolume again
 	}
 	cfg := c.cfg.Load()
 	c.Say("this container has the lock of %q now and serves its profiles", cfg.Home)
 	c.boot.ForgetSteps()
-	if c.prepared.Load() || c.prepare(serving, cfg, nil) {
+	if c.volumePrepared.Load() || c.prepare(serving, cfg, nil) {
 		c.startServices(serving, cfg)
 	}
 }
@@ -208,29 +208,29 @@ func (c *container) takeOver(ctx, serving context.Context) {
 // startServices registers the services and gateways, and the supervisor starts those that are wanted up. It returns false if
 // the container must end.
 func (c *container) startServices(ctx context.Context, cfg *config.Config) bool {
-	c.stage.RunStep("services", func() error { return c.registry.RegisterServices(ctx, cfg) })
+	c.preparer.RunStep("services", func() error { return c.registry.RegisterServices(ctx, cfg) })
 	if !c.runPlan.Load().ServicesOnly {
-		c.stage.RunStep("profiles", func() error {
-			return c.gateways.BringUp(ctx, gateways.Boot{
-				Services: len(cfg.Services), SlotsMade: c.s6.SlotsMade, SetRunPlan: c.runPlan.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, HoldBack: c.health.HoldBackGateways,
+		c.preparer.RunStep("profiles", func() error {
+			return c.gateways.StartAtBoot(ctx, gateways.BootInput{
+				ServiceCount: len(cfg.Services), SlotsMade: c.s6.SlotsMade, SetRunPlan: c.runPlan.Store, OnProfilesKnown: c.generation.MarkBootDone, Status: c.boot, Logger: c.Logger, DelayForMemory: c.health.HoldBackGateways,
 			})
 		})
 	}
 	if cfg.Boot.Strict && c.boot.Failed() {
-		c.fatal("a boot step has failed, and boot.strict is set")
+		c.endAfterFailedBoot("a boot step has failed, and boot.strict is set")
 		return false
 	}
 	if err := c.registry.MarkNeedMet(ctx, registry.NeedBoot); err != nil {
 		return false
 	}
 	c.registry.Timetable.Serve(ctx, cfg, false)
-	c.stage.LogTimeline()
-	c.stage.RepairOwners(ctx, true)
+	c.preparer.LogTimeline()
+	c.preparer.RepairOwners(ctx, true)
 	return true
 }
 
-// fatal ends the container because the boot has failed.
-func (c *container) fatal(reason string) {
+// endAfterFailedBoot ends the container because the boot has failed.
+func (c *container) endAfterFailedBoot(reason string) {
 	c.Say("%s", reason)
 	c.Say("fatal: stopping the container")
 	c.loop.Post(supervisor.Shutdown{Code: 1, Reason: "the boot has failed"})

@@ -38,10 +38,10 @@ type container struct {
 	cfg   atomic.Pointer[config.Config]
 	agent boot.Agent
 	// meaning of the CMD: a supervised gateway, or a command; the boot may replace runPlan
-	runPlan atomic.Pointer[boot.RunPlan]
-	started time.Time
-	// prepared means that the data volume was prepared and the boot hooks have run.
-	prepared atomic.Bool
+	runPlan   atomic.Pointer[boot.RunPlan]
+	startedAt time.Time
+	// volumePrepared means that the data volume was volumePrepared and the boot hooks have run.
+	volumePrepared atomic.Bool
 
 	procs    *proc.Table
 	loop     *supervisor.Loop
@@ -50,7 +50,7 @@ type container struct {
 	reporter *report.Reporter
 	units    *units.Maker
 	signals  *signals.Signals
-	stage    *prepare.Stage
+	preparer *prepare.Preparer
 	control  *control.Endpoint
 
 	store    *profiles.Store
@@ -66,17 +66,17 @@ type container struct {
 
 // newContainer makes all parts of a container and connects them. procs is a new process table, or the table of the previous
 // program.
-func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) *container {
+func newContainer(start prepare.Input, sig *signals.Signals, procs *proc.Table) *container {
 	cfg, agent, route := start.Config, start.Agent.WithTenants(start.Config), start.RunPlan
 	c := &container{
-		agent: agent, started: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
-		stage: new(prepare.Stage), // the code below fills in the stage, when the parts that it needs exist
+		agent: agent, startedAt: time.Now(), procs: procs, signals: sig, boot: bootstatus.New(),
+		preparer: new(prepare.Preparer), // the code below fills in the stage, when the parts that it needs exist
 	}
 	c.cfg.Store(cfg)
 	c.runPlan.Store(&route)
 	env := boot.ContainerEnv(cfg.Home)
 	if route.ServicesOnly {
-		env = boot.OuterEnv()
+		env = boot.InheritedEnv()
 	} else if personality.ActsAsS6() {
 		env = proc.SetEnv(env, map[string]string{"PATH": personality.AgentPath(cfg.Home)})
 	}
@@ -87,67 +87,67 @@ func newContainer(start prepare.Start, sig *signals.Signals, procs *proc.Table) 
 	// displace other warnings.
 	agents := c.WithWarningStore(c.boot.AddAgentWarning)
 	c.logs = logs.New(logs.Options{
-		Config: c.cfg.Load, Actor: agent.Actor, Secrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, OnOutput: func() { c.health.ResumeDeafSearch() },
-		CompressArchives: c.stage.CompressArchives,
+		Config: c.cfg.Load, Actor: agent.Actor, ReadSecrets: c.store.Secrets, Say: c.Say, Warn: agents.Warn, OnOutput: func() { c.health.ResumeDeafSearch() },
+		CompressArchives: c.preparer.CompressArchives,
 	})
-	sig.Configure(route.HasCommand(), prepare.IsControllingTerminal(os.Stdin), func() { c.registry.ReloadAndSay() }, c.boot.DuringHook)
+	sig.Configure(route.HasCommand(), prepare.IsControllingTerminal(os.Stdin), func() { c.registry.ReloadAndLog() }, c.boot.HookText)
 	turns, spare := tuning.ParallelStarts(cfg.Start.Parallel)
 	c.loop = supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: c.logs, ShutdownBudget: cfg.Shutdown.Budget, MaxStarting: turns, ExtraStarting: spare,
-		SIGCHLD: sig.SIGCHLD, MuteSIGCHLD: proc.SIGCHLDSwitch(), Signals: sig.Incoming, OnSignal: sig.Event, OOMKills: proc.OOMKillCounter(),
+		SIGCHLD: sig.SIGCHLD, MuteSIGCHLD: proc.SIGCHLDSilencer(), Signals: sig.Incoming, OnSignal: sig.Event, OOMKills: proc.OOMKillCounter(),
 		OnPanic: c.loopPanicked, CheckStart: func(name string, kind supervisor.Kind) error { return c.lease.CheckStart(name, kind) },
 	})
 	c.reporter = report.New(report.Options{
 		Loop: c.loop, Say: c.Say, Observe: c.handleRecord, OnStopping: func() { c.gateways.Stop() },
-		OnLost: func() {
+		OnRecordsLost: func() {
 			// a service that the supervisor does not know may still have a log, if the record of its removal was lost
 			c.logs.DropUnknown(func(service string) bool { return c.loop.Snapshot().Find(service) != nil })
 			c.gateways.CatchUp()
 		},
 	})
 	c.health = health.New(health.Options{
-		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, ServicesOnly: route.ServicesOnly, Log: c.logs.Get, Warn: agents.Warn,
-		SocketDir: func() string { return c.control.Dir() },
-		Lease:     func(words string) { c.lease.LeaseMessage(words) },
+		Config: c.cfg.Load, Loop: c.loop, Store: c.store, Agent: agent, ServicesOnly: route.ServicesOnly, ServiceLog: c.logs.Get, Warn: agents.Warn,
+		SocketDir:      func() string { return c.control.Dir() },
+		OnLeaseMessage: func(words string) { c.lease.LeaseMessage(words) },
 	})
 	c.registry = registry.New(registry.Options{
 		Loop: c.loop, Config: c.cfg.Load, Store: c.store, Units: c.units, Logs: c.logs, Health: c.health, Logger: c.Logger,
-		AgentUID: agent.User.UID, Actor: agent.Actor, MayRun: func() error { return c.lease.Check() }, ServicesOnly: route.ServicesOnly,
-		Serves: func() bool { return c.lease.Serves() }, SetConfig: c.applyConfig,
+		AgentUID: agent.User.UID, Actor: agent.Actor, CheckMayRun: func() error { return c.lease.Check() }, ServicesOnly: route.ServicesOnly,
+		ServesVolume: func() bool { return c.lease.Serves() }, SetConfig: c.applyConfig,
 		StoresTaskStarts: route.HasProfiles(), WarnNotStored: func(err error) { c.Say("%v", err) },
 	})
 	c.lease = leaseholder.New(leaseholder.Host{
-		Config: c.cfg.Load, RunPlan: c.runPlan.Load, Logger: c.Logger, Fatal: c.fatal,
-		RemoveSlot: c.registry.RemoveSlot, DropProfiles: func() { c.gateways.DropRecords() }, TakeOver: c.takeOver,
+		Config: c.cfg.Load, RunPlan: c.runPlan.Load, Logger: c.Logger, Fatal: c.endAfterFailedBoot,
+		RemoveSlot: c.registry.RemoveSlot, DropProfiles: func() { c.gateways.DropRecords() }, TakeOver: c.takeOverVolume,
 		WarnAgents: func(line string) { agents.Warn("%s", line) },
 	}, c.loop, cfg.Home, agent.Actor, c.boot, cfg.Services[config.LeaseName].Enabled && route.HasProfiles())
-	*c.stage = prepare.Stage{
+	*c.preparer = prepare.Preparer{
 		Logger: c.Logger, AgentLogger: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
-		Config: c.cfg.Load, RunPlan: c.runPlan.Load, Serves: c.lease.Serves, Started: c.started,
+		Config: c.cfg.Load, RunPlan: c.runPlan.Load, Serves: c.lease.Serves, Started: c.startedAt,
 	}
-	c.stage.Connect()
-	c.health.MeasureProfiles = c.stage.MeasureProfiles
+	c.preparer.CreateParts()
+	c.health.MeasureProfiles = c.preparer.MeasureProfiles
 	c.intents = profiles.NewIntents(c.store)
 	c.intents.CheckWrite = c.lease.Check
 	c.gateways = gateways.New(gateways.Options{
-		Registry: c.registry, Logger: agents, Config: c.cfg.Load, RunPlan: c.runPlan.Load, Store: c.store, Intents: c.intents, Started: c.started,
-		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, OnStateWritten: c.health.RecordHeartbeat, OnDiskJob: c.reporter.RecordWork,
+		Registry: c.registry, Logger: agents, Config: c.cfg.Load, RunPlan: c.runPlan.Load, Store: c.store, Intents: c.intents, Started: c.startedAt,
+		MayServe: c.lease.Check, ReadSecrets: c.logs.ReadSecrets, OnStateWritten: c.health.RecordHeartbeat, OnDiskJob: c.reporter.NoteActivity,
 		CorrectOwner: func(ctx context.Context, profile string) {
-			c.stage.Owners.CorrectOwner(ctx, c.stage.BootOptions(c.cfg.Load()), profile)
+			c.preparer.OwnerRepairer.CorrectOwner(ctx, c.preparer.BootOptions(c.cfg.Load()), profile)
 		},
 	})
 	c.s6 = personality.NewEmulation(s6Host{agents, c.registry, c.gateways}, c.registry.SetSlotMaker, func() personality.Settings {
 		return personality.Settings{
-			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), StartedAt: c.started,
-			HasMainSlot: c.cfg.Load().Services[registry.MainHermes].Name == "",
+			Agent: agent.Actor, Cred: agent.Cred, Env: c.units.Env(), StartedAt: c.startedAt,
+			HasMainSlot: c.cfg.Load().Services[registry.MainSlotName].Name == "",
 		}
 	})
-	c.control = control.NewEndpoint(c.controlHost(), control.Options{
+	c.control = control.NewEndpoint(c.controlBackend(), control.Options{
 		AgentUID: agent.User.UID, OtherUsers: cfg.Control.OtherUsers, Log: func(line string) { c.Say("control: %s", line) }, IsDenied: c.registry.DeniesSocket,
-		OnRequest: c.reporter.RecordWork, Say: c.Say, Warn: c.Warn,
+		OnRequest: c.reporter.NoteActivity, Say: c.Say, Warn: c.Warn,
 	})
-	c.generation = reexec.FirstGeneration(&reexecHost{Signals: sig, c: c}, signals.Handled())
-	guard.SetHandler(c.generation.Panicked)
+	c.generation = reexec.FirstGeneration(&reexecHost{Signals: sig, c: c}, signals.HandledSignals())
+	guard.SetPanicHandler(c.generation.Panicked)
 	return c
 }
 
@@ -159,7 +159,7 @@ type s6Host struct {
 }
 
 // Say limits the number of messages, because an agent can make any number of slots.
-func (h s6Host) Say(format string, args ...any) { h.SayOfSlots(format, args...) }
+func (h s6Host) Say(format string, args ...any) { h.LogSlots(format, args...) }
 
 // handleRecord passes a record of the event history to each package that follows services. The reporter calls it for every
 // record.

@@ -2,4 +2,4 @@
 
 package container
 
-func (c *container) faults() {}
+func (c *container) injectFaults() {}

@@ -13,10 +13,10 @@ import (
 	"hinit/internal/guard"
 )
 
-// faults lets a test cause a panic in PID 1. It waits for the file "panic" beside the control socket, removes the file, and
+// injectFaults lets a test cause a panic in PID 1. It waits for the file "panic" beside the control socket, removes the file, and
 // panics in the goroutine named in the file: "loop", "scanner" or "goroutine". Only binaries built with the tag faults contain
 // it.
-func (c *container) faults() {
+func (c *container) injectFaults() {
 	order := filepath.Join(os.Getenv("HINIT_RUNTIME_DIR"), "panic")
 	go func() {
 		for range time.Tick(5 * time.Millisecond) {

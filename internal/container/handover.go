@@ -27,21 +27,21 @@ import (
 	"hinit/supervisor"
 )
 
-// fallbackBudget is the time limit of the shutdown if hinit can't read the state from the previous program, which contains the
-// configured limit.
-const fallbackBudget = 8 * time.Second
+// fallbackStopTimeout is the time limit of the shutdown if hinit can't read the state from the previous program, which contains
+// the configured limit.
+const fallbackStopTimeout = 8 * time.Second
 
 // handover is the state of PID 1 for the next program at a re-execution. Package reexec encodes it.
 type handover struct {
 	reexec.PastGenerations
-	Started          time.Time
+	StartedAt        time.Time   `reexec:"Started"`
 	RepairEverything bool        `reexec:"Full"`
-	Prepared         bool        // the data volume was prepared
+	VolumePrepared   bool        `reexec:"Prepared"` // the data volume was prepared
 	Warnings         [2][]string // warnings that no agent can cause, and warnings that agents can cause
 	Phases           []client.BootStep
 	Repair           *client.Repair
-	Interrupt        time.Time
-	Reported         uint64
+	LastInterrupt    time.Time `reexec:"Interrupt"`
+	LastReportedSeq  uint64    `reexec:"Reported"`
 
 	// The fields below have the state of one package each.
 
@@ -89,13 +89,13 @@ func (h *reexecHost) HandOver(past reexec.PastGenerations, afterPanic bool) (sta
 		h.socket = c.control.Detach()
 	}
 	old := &handover{
-		PastGenerations: past, Started: c.started, RepairEverything: c.stage.RepairAll.Load(), Prepared: c.prepared.Load(), Interrupt: c.signals.LastInterrupt(), Reported: reported,
+		PastGenerations: past, StartedAt: c.startedAt, RepairEverything: c.preparer.RepairAll.Load(), VolumePrepared: c.volumePrepared.Load(), LastInterrupt: c.signals.LastInterrupt(), LastReportedSeq: reported,
 	}
 	old.Control = h.socket
-	old.startHandover = prepare.Start{Config: c.cfg.Load(), Agent: c.agent, RunPlan: *c.runPlan.Load()}.HandOver()
+	old.startHandover = prepare.Input{Config: c.cfg.Load(), Agent: c.agent, RunPlan: *c.runPlan.Load()}.HandOver()
 	old.unitsHandover, old.leaseHandover = c.units.HandOver(), c.lease.HandOver()
 	old.Warnings[0], old.Warnings[1] = c.boot.Warnings()
-	old.Phases, old.Repair = c.boot.Steps(), c.stage.Owners.Status()
+	old.Phases, old.Repair = c.boot.Steps(), c.preparer.OwnerRepairer.Status()
 	old.Handover, old.registryHandover = c.gateways.HandOver(), c.registry.HandOver()
 	old.Procs, old.Loop, old.Intents = c.procs.HandOver(), c.loop.HandOver(), c.intents.HandOver()
 	old.healthHandover, old.S6 = c.health.HandOver(), c.s6.HandOver()
@@ -111,8 +111,8 @@ func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) i
 		c, err = restoreContainer(sig, taken)
 	}
 	if err != nil {
-		initlog.Stderr(fmt.Errorf("cannot continue from the image before this one: %w", err))
-		proc.EndDescendants(sig.SIGCHLD, fallbackBudget)
+		initlog.WriteStderr(fmt.Errorf("cannot continue from the image before this one: %w", err))
+		proc.EndDescendants(sig.SIGCHLD, fallbackStopTimeout)
 		return reexec.ExitFault
 	}
 	return c.runToEnd(c.resumeServices)
@@ -137,16 +137,16 @@ func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*contain
 	}
 	c := newContainer(start, sig, procs)
 	c.generation.SetPast(old.PastGenerations)
-	c.reporter.TakeOver(old.Reported)
-	c.started = old.Started
+	c.reporter.TakeOver(old.LastReportedSeq)
+	c.startedAt = old.StartedAt
 	c.units.TakeOver(old.unitsHandover)
-	c.stage.RepairAll.Store(old.RepairEverything)
+	c.preparer.RepairAll.Store(old.RepairEverything)
 	c.lease.TakeOver(old.leaseHandover)
-	c.prepared.Store(old.Prepared)
+	c.volumePrepared.Store(old.VolumePrepared)
 	c.registry.TakeOver(old.registryHandover)
 	c.boot.TakeOver(old.Warnings[0], old.Warnings[1], old.Phases)
-	c.stage.Owners.TakeOver(old.Repair)
-	c.signals.SetLastInterrupt(old.Interrupt)
+	c.preparer.OwnerRepairer.TakeOver(old.Repair)
+	c.signals.SetLastInterrupt(old.LastInterrupt)
 	c.gateways.TakeOver(old.Handover)
 	c.loop.TakeOver(old.Loop, procs.MainPID)
 	c.intents.TakeOver(old.Intents)
@@ -178,9 +178,9 @@ func (c *container) resumeServices(ctx context.Context) {
 	if c.units.Topology() == nil {
 		c.gateways.ReadTopology()
 	}
-	c.gateways.Continue(ctx)
+	c.gateways.ResumeOrders(ctx)
 	c.health.RecordMemory()
-	c.stage.RepairOwners(ctx, !c.stage.Owners.AllRepaired())
+	c.preparer.RepairOwners(ctx, !c.preparer.OwnerRepairer.AllRepaired())
 }
 
 // freezeTimeout is how long a re-execution waits for writes to the volume, and then for the logs to write the lines that they
@@ -224,9 +224,9 @@ func (h *reexecHost) Quiesce(afterPanic bool) (wake func(), err error) {
 		if err := h.c.awaitVolumeIdle(); err != nil {
 			return wake, err
 		}
-		h.c.awaitLastLines()
+		h.c.awaitLogTails()
 	}
-	if held, err := h.c.s6.Hold(); err == nil {
+	if held, err := h.c.s6.HoldScanner(); err == nil {
 		release = held
 	} else if !afterPanic { // after a fault, ignore the error, because the scan directory may have caused the fault
 		return wake, err
@@ -238,7 +238,7 @@ func (h *reexecHost) Quiesce(afterPanic bool) (wake func(), err error) {
 // waits for them. execve(2) can't end a thread that waits for a hung file system, so it would hang too.
 func (c *container) awaitVolumeIdle() error {
 	end := time.Now().Add(freezeTimeout)
-	for !c.gateways.IsIdle() || c.store.Writing() || c.registry.Timetable.IsSaving() {
+	for !c.gateways.IsIdle() || c.store.IsWriting() || c.registry.Timetable.IsSaving() {
 		if time.Now().After(end) {
 			return errors.New("a disk does not answer, and what waits for it would hold up the new image; try again when it does")
 		}
@@ -247,9 +247,9 @@ func (c *container) awaitVolumeIdle() error {
 	return nil
 }
 
-// awaitLastLines waits until hinit has read the last lines of services that have just ended, at most for freezeTimeout. A
+// awaitLogTails waits until hinit has read the last lines of services that have just ended, at most for freezeTimeout. A
 // re-execution would lose these lines. Reading takes at most 100 ms, so services that ended earlier do not matter.
-func (c *container) awaitLastLines() {
+func (c *container) awaitLogTails() {
 	reading := func(s *supervisor.Service) bool {
 		return s.LastExit != nil && s.LastExit.Tail == nil && c.logs.Get(s.Name) != nil && time.Since(s.LastExit.At) < freezeTimeout/5
 	}
@@ -259,8 +259,8 @@ func (c *container) awaitLastLines() {
 	}
 }
 
-// Try runs a program like a check, because only the supervisor's loop may start a process.
-func (h *reexecHost) Try(ctx context.Context, path string, argv ...string) (code int, answer string, err error) {
+// TryProgram runs a program like a check, because only the supervisor's loop may start a process.
+func (h *reexecHost) TryProgram(ctx context.Context, path string, argv ...string) (code int, answer string, err error) {
 	return h.c.health.RunCheck(ctx, "reexec/try", proc.Spec{Path: path, Argv: argv, Env: os.Environ()})
 }
 

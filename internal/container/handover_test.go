@@ -25,11 +25,11 @@ import (
 	"hinit/supervisor"
 )
 
-var update = flag.Bool("update", false, "write the names that are on the wire now")
+var updateNames = flag.Bool("update", false, "write the names that are on the wire now")
 
 func TestTheNamesOnTheWireStay(t *testing.T) {
 	var h handover
-	fill(reflect.ValueOf(&h).Elem())
+	fillValue(reflect.ValueOf(&h).Elem())
 	data, err := reexec.NewCodec().Encode(&h)
 	if err != nil {
 		t.Fatal(err)
@@ -38,9 +38,9 @@ func TestTheNamesOnTheWireStay(t *testing.T) {
 	if err := json.Unmarshal(data, &wire); err != nil {
 		t.Fatal(err)
 	}
-	got := slices.Compact(slices.Sorted(slices.Values(names("", wire))))
+	got := slices.Compact(slices.Sorted(slices.Values(fieldPaths("", wire))))
 	const file = "testdata/handover.names"
-	if *update {
+	if *updateNames {
 		if err := os.WriteFile(file, []byte(strings.Join(got, "\n")+"\n"), 0o644); err != nil {
 			t.Fatal(err)
 		}
@@ -65,12 +65,12 @@ func TestTheNamesOnTheWireStay(t *testing.T) {
 // The operator's choice of one gateway per profile must survive a re-execution. Otherwise hinit reload and a restart of the
 // default gateway would start a multiplexer, and two gateways would poll with each token.
 func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
-	cfg, err := config.Load(config.Options{Env: func(string) (string, bool) { return "", false }, Text: []byte("home: " + t.TempDir() + "\n")})
+	cfg, err := config.Load(config.Options{Env: func(string) (string, bool) { return "", false }, Content: []byte("home: " + t.TempDir() + "\n")})
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := units.NewMaker(boot.CallerAsAgent(), cfg.Home, nil, false)
-	before.SetTopology(profiles.Topology{Set: profiles.PerProfile})
+	before.SetTopology(profiles.Topology{SetByOperator: profiles.PerProfile})
 	old := handover{}
 	old.unitsHandover = before.HandOver()
 	old.OwnGateways = map[string]bool{"forced": true}
@@ -137,10 +137,10 @@ func TestTheReloadsOfAnAgentKeptRootFromAReexec(t *testing.T) {
 	}
 }
 
-// slowLines is a LogSink that passes on the last lines of a service late, as on a busy machine.
-type slowLines struct{ *logs.Logs }
+// slowTailLogs is a LogSink that passes on the last lines of a service late, as on a busy machine.
+type slowTailLogs struct{ *logs.Logs }
 
-func (s slowLines) Tail(name string, done func([]string)) {
+func (s slowTailLogs) Tail(name string, done func([]string)) {
 	s.Logs.Tail(name, func(lines []string) { time.AfterFunc(100*time.Millisecond, func() { done(lines) }) })
 }
 
@@ -156,7 +156,7 @@ func TestAReexecWaitsForTheLastLines(t *testing.T) {
 	}
 	cfg := new(config.Config)
 	c := &container{logs: logs.New(logs.Options{Config: func() *config.Config { return cfg }, Say: t.Logf, Warn: t.Logf, OnOutput: func() {}})}
-	c.loop = supervisor.NewLoop(supervisor.Config{Procs: procs, Logs: slowLines{c.logs}, SIGCHLD: children, ShutdownBudget: time.Second})
+	c.loop = supervisor.NewLoop(supervisor.Config{Procs: procs, Logs: slowTailLogs{c.logs}, SIGCHLD: children, ShutdownBudget: time.Second})
 	go c.loop.Run()
 	c.logs.Open("s", "", "", supervisor.KindService)
 	unit := supervisor.Unit{Name: "s", Kind: supervisor.KindService, Policy: supervisor.Policy{SingleRun: true}, Spec: proc.Spec{Argv: []string{"/bin/echo", "the last line"}}}
@@ -166,7 +166,7 @@ func TestAReexecWaitsForTheLastLines(t *testing.T) {
 	if _, err := supervisor.AwaitTask(t.Context(), c.loop, "s"); err != nil {
 		t.Fatal(err)
 	}
-	c.awaitLastLines()
+	c.awaitLogTails()
 	if x := c.loop.Snapshot().Find("s").LastExit; !slices.Equal(x.Tail, []string{"the last line"}) {
 		t.Errorf("the re-execution begins with %q", x.Tail)
 	}
@@ -175,22 +175,22 @@ func TestAReexecWaitsForTheLastLines(t *testing.T) {
 	_ = c.logs.Close(t.Context())
 }
 
-func names(path string, v any) (list []string) {
+func fieldPaths(path string, v any) (list []string) {
 	switch v := v.(type) {
 	case map[string]any:
 		for key, value := range v {
 			list = append(list, path+"."+key)
-			list = append(list, names(path+"."+key, value)...)
+			list = append(list, fieldPaths(path+"."+key, value)...)
 		}
 	case []any:
 		for _, value := range v {
-			list = append(list, names(path, value)...)
+			list = append(list, fieldPaths(path, value)...)
 		}
 	}
 	return list
 }
 
-func fill(v reflect.Value) {
+func fillValue(v reflect.Value) {
 	v = reflect.NewAt(v.Type(), v.Addr().UnsafePointer()).Elem()
 	switch v.Interface().(type) {
 	case time.Time:
@@ -204,23 +204,23 @@ func fill(v reflect.Value) {
 	case reflect.Struct:
 		for i := range v.NumField() {
 			if v.Type().Field(i).Tag.Get("reexec") != "-" {
-				fill(v.Field(i))
+				fillValue(v.Field(i))
 			}
 		}
 	case reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
-		fill(v.Elem())
+		fillValue(v.Elem())
 	case reflect.Slice:
 		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
-		fill(v.Index(0))
+		fillValue(v.Index(0))
 	case reflect.Array:
 		for i := range v.Len() {
-			fill(v.Index(i))
+			fillValue(v.Index(i))
 		}
 	case reflect.Map:
 		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
-		fill(key)
-		fill(value)
+		fillValue(key)
+		fillValue(value)
 		v.Set(reflect.MakeMap(v.Type()))
 		v.SetMapIndex(key, value)
 	default:

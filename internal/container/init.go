@@ -18,8 +18,8 @@ import (
 	"hinit/supervisor"
 )
 
-// flushTime is how long PID 1 waits for the logs after the last process of the container has ended.
-const flushTime = 700 * time.Millisecond
+// logFlushTimeout is how long PID 1 waits for the logs after the last process of the container has ended.
+const logFlushTimeout = 700 * time.Millisecond
 
 // Main is the init of a container. It blocks until the container ends, and returns the exit code of the container. argv0 is
 // the name under which the program was started, and args are its arguments.
@@ -28,19 +28,19 @@ const flushTime = 700 * time.Millisecond
 // signal to the process (complete_signal in Linux's kernel/signal.c). If that thread hung on a dead disk, hinit would not
 // notice SIGTERM.
 func Main(argv0 string, args []string) int {
-	return runOffMainThread(func() (prepare.Start, int, bool) { return prepare.Container(argv0, args, personality.AgentPath) })
+	return runOffMainThread(func() (prepare.Input, int, bool) { return prepare.FromArgs(argv0, args, personality.AgentPath) })
 }
 
 // RunServicesOnly is an init that supervises only the services of a configuration file. If file is "", it looks in the usual
 // places, see [prepare.ServicesOnly]. It blocks until the services have been stopped, and returns the exit code. The calling
 // goroutine must be locked to the main thread, as for [Main].
 func RunServicesOnly(file string) int {
-	return runOffMainThread(func() (prepare.Start, int, bool) { return prepare.ServicesOnly(file) })
+	return runOffMainThread(func() (prepare.Input, int, bool) { return prepare.FromFile(file) })
 }
 
 // runOffMainThread runs initMain in another goroutine and waits for its exit code. That goroutine can't run on the main
 // thread, because the caller is locked to it.
-func runOffMainThread(makeStart func() (start prepare.Start, code int, ok bool)) int {
+func runOffMainThread(makeStart func() (start prepare.Input, code int, ok bool)) int {
 	code := make(chan int)
 	go func() { code <- initMain(makeStart) }()
 	return <-code
@@ -49,7 +49,7 @@ func runOffMainThread(makeStart func() (start prepare.Start, code int, ok bool))
 // initMain is the common part of [Main] and [RunServicesOnly]. After a re-execution it continues the container of the previous
 // program. Otherwise it boots the container from makeStart. It makes all parts of the container before the first call that
 // could hang.
-func initMain(makeStart func() (start prepare.Start, code int, ok bool)) int {
+func initMain(makeStart func() (start prepare.Input, code int, ok bool)) int {
 	// Without a handler, the Go runtime would end the process on a signal. Package early already handles the signals that ask
 	// for a stop.
 	sig := signals.Listen()
@@ -93,21 +93,21 @@ func (c *container) runToEnd(begin func(context.Context)) int {
 // closes all parts of the container and returns the exit code.
 func (c *container) run(begin func(context.Context)) int {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	reported := guard.Begin("reporting", func() { c.reporter.Run(ctx) })
+	reported := guard.GoWithDone("reporting", func() { c.reporter.Run(ctx) })
 	c.logs.Runs.Attach(c.registry)
 	guard.Go("booting", func() { begin(ctx) })
 	guard.Go("telling of sent signals", func() { c.signals.ReportFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })
-	c.faults()
+	c.injectFaults()
 	code := c.loop.Run()
 	noted := c.gateways.RecordStopDuration()
 	<-reported // the reporter ends with the loop
 
 	cancel(errors.New("the container has stopped"))
-	flush, done := context.WithTimeout(context.Background(), flushTime)
+	flush, done := context.WithTimeout(context.Background(), logFlushTimeout)
 	defer done()
 	c.control.Close(flush)
 	if err := c.logs.Close(flush); err != nil {
-		initlog.Stderr(err)
+		initlog.WriteStderr(err)
 	}
 	pause.Until(flush, noted)
 	if c.generation.Failed() {

@@ -49,10 +49,10 @@ type connKey struct{}
 // authorOf returns the author of an order for the history: the client, and how the order came (command line, API, s6 or FIFO).
 func authorOf(rt route, caller peer) *client.Author {
 	if caller.pid == fifoPID {
-		return &client.Author{UID: int(caller.uid), Way: client.WayFIFO}
+		return &client.Author{UID: int(caller.uid), Origin: client.OriginFIFO}
 	}
 	by := &client.Author{UID: int(caller.uid), PID: int(caller.pid)}
-	blocking.Run(blocking.Short, func() {
+	blocking.Run(blocking.ShortCalls, func() {
 		name, inside := proc.NameAndOrigin(by.PID)
 		switch {
 		case caller.isGone():
@@ -60,13 +60,13 @@ func authorOf(rt route, caller peer) *client.Author {
 		case name == "hinit-tools": // the command hinit executes hinit-tools
 			name = "hinit"
 		}
-		by.Program, by.Way = strings.ToValidUTF8(name, "?"), client.WayExec
+		by.Program, by.Origin = strings.ToValidUTF8(name, "?"), client.OriginExec
 		if inside {
-			by.Way = client.WayAPI
+			by.Origin = client.OriginAPI
 		}
 	})
 	if strings.Contains(rt.pattern, "/slots/") {
-		by.Way = client.WayS6
+		by.Origin = client.OriginS6
 	}
 	return by
 }
@@ -75,57 +75,57 @@ func authorOf(rt route, caller peer) *client.Author {
 type access int
 
 const (
-	mayRead    access = iota // to read the status
-	mayControl               // to change state, or to read more than the status
-	mayReplace               // to choose the next program of PID 1
-	mayEnd                   // to end the container
+	mayRead     access = iota // to read the status
+	mayControl                // to change state, or to read more than the status
+	mayReexec                 // to choose the next program of PID 1
+	mayShutDown               // to end the container
 )
 
-// class groups clients that have the same rights and share the same limits.
-type class int
+// callerClass groups clients that have the same rights and share the same limits.
+type callerClass int
 
 const (
-	rootClass class = iota
+	rootClass callerClass = iota
 	agentClass
 	otherClass
 	numClasses
 )
 
-// policy decides what each client of the control socket may do.
-type policy struct {
-	ownUID, agent uint32
-	othersMayRead bool // whether other users may read the status
-	isDenied      func(pid int, uid uint32, gone func() bool) bool
+// accessPolicy decides what each client of the control socket may do.
+type accessPolicy struct {
+	ownUID, agentUID uint32
+	othersMayRead    bool // whether other users may read the status
+	isDenied         func(pid int, uid uint32, gone func() bool) bool
 }
 
-func newPolicy(o Options) policy {
-	return policy{ownUID: uint32(os.Geteuid()), agent: o.AgentUID, othersMayRead: o.OtherUsers == config.OthersMayReadStatus, isDenied: o.IsDenied}
+func newPolicy(o Options) accessPolicy {
+	return accessPolicy{ownUID: uint32(os.Geteuid()), agentUID: o.AgentUID, othersMayRead: o.OtherUsers == config.OthersMayReadStatus, isDenied: o.IsDenied}
 }
 
 // classOf returns the class of a client. An isolated process that may not use the socket has the rights of another user.
-func (p policy) classOf(caller peer) class {
+func (p accessPolicy) classOf(caller peer) callerClass {
 	switch {
 	case caller.isDenied:
 		return otherClass
 	case caller.uid == 0:
 		return rootClass
-	case caller.uid == p.ownUID, caller.uid == p.agent:
+	case caller.uid == p.ownUID, caller.uid == p.agentUID:
 		return agentClass
 	}
 	return otherClass
 }
 
 // check returns nil if the client has the access that a route needs, and otherwise the error for the client.
-func (p policy) check(caller peer, need access) *client.Error {
-	if (need == mayReplace || need == mayEnd) && caller.uid != 0 && (p.ownUID == 0 || caller.uid != p.ownUID) {
+func (p accessPolicy) check(caller peer, need access) *client.Error {
+	if (need == mayReexec || need == mayShutDown) && caller.uid != 0 && (p.ownUID == 0 || caller.uid != p.ownUID) {
 		what := "replace hinit"
-		if need == mayEnd {
+		if need == mayShutDown {
 			what = "end the container"
 		}
-		return refuse(client.KindNotAllowed, "uid %d may not %s; root may", caller.uid, what)
+		return newError(client.KindNotAllowed, "uid %d may not %s; root may", caller.uid, what)
 	}
 	if caller.isDenied {
-		return refuse(client.KindNotAllowed, "the isolation of this process keeps it from the control socket; to allow it, set isolation.control of its profile in hinit.yaml")
+		return newError(client.KindNotAllowed, "the isolation of this process keeps it from the control socket; to allow it, set isolation.control of its profile in hinit.yaml")
 	}
 	if p.classOf(caller) != otherClass || need == mayRead && p.othersMayRead {
 		return nil
@@ -134,50 +134,50 @@ func (p policy) check(caller peer, need access) *client.Error {
 	if need == mayRead {
 		what = "read the status of hinit"
 	}
-	allowed := fmt.Sprintf("root and the agent's user (uid %d) may", p.agent)
-	if p.ownUID != 0 && p.ownUID != p.agent {
-		allowed = fmt.Sprintf("root, the agent's user (uid %d) and hinit's own (uid %d) may", p.agent, p.ownUID)
+	allowed := fmt.Sprintf("root and the agent's user (uid %d) may", p.agentUID)
+	if p.ownUID != 0 && p.ownUID != p.agentUID {
+		allowed = fmt.Sprintf("root, the agent's user (uid %d) and hinit's own (uid %d) may", p.agentUID, p.ownUID)
 	}
-	return refuse(client.KindNotAllowed, "uid %d may not %s; %s", caller.uid, what, allowed)
+	return newError(client.KindNotAllowed, "uid %d may not %s; %s", caller.uid, what, allowed)
 }
 
 // maxConns is the maximum number of connections for one class of clients. Each class has its own limit, so that no other user
 // can lock root out.
 const maxConns = 128
 
-// connsWithFewFiles replaces maxConns if PID 1 may open only few files. This number fits into the descriptors that PID 1
+// fewFilesConnLimit replaces maxConns if PID 1 may open only few files. This number fits into the descriptors that PID 1
 // reserves for itself (internal/tuning).
-const connsWithFewFiles = 16
+const fewFilesConnLimit = 16
 
-// connLimit returns connsWithFewFiles if the limit of open files is low, and otherwise maxConns.
-var connLimit = sync.OnceValue(func() int32 {
+// maxOpenConns returns fewFilesConnLimit if the limit of open files is low, and otherwise maxConns.
+var maxOpenConns = sync.OnceValue(func() int32 {
 	files := unix.Rlimit{Cur: 4096}
 	_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &files)
-	return connsFor(files.Cur)
+	return connLimitFor(files.Cur)
 })
 
-func connsFor(files uint64) int32 {
+func connLimitFor(files uint64) int32 {
 	if files < 4096 {
-		return connsWithFewFiles
+		return fewFilesConnLimit
 	}
 	return maxConns
 }
 
-func waitLimit() int32 { return connLimit() / 4 * 3 }
+func waitLimit() int32 { return maxOpenConns() / 4 * 3 }
 
-// outsideDivisor limits the extra connections for clients from outside the container, such as probes of a pod, to
-// connLimit/outsideDivisor. Without extra connections, an agent could use up all connections, and the probes of its pod would
-// fail.
-const outsideDivisor = 8
+// outsideConnDivisor limits the extra connections for clients from outside the container, such as probes of a pod, to
+// maxOpenConns/outsideConnDivisor. Without extra connections, an agent could use up all connections, and the probes of its pod
+// would fail.
+const outsideConnDivisor = 8
 
-// halfOpenTime is how long a refused connection stays half open, so that the client can read the error. At most connLimit/4
+// halfOpenTimeout is how long a refused connection stays half open, so that the client can read the error. At most maxOpenConns/4
 // refused connections are half open at a time.
-const halfOpenTime = 100 * time.Millisecond
+const halfOpenTimeout = 100 * time.Millisecond
 
 // limitedListener is a listener that identifies its clients and limits their number by class.
 type limitedListener struct {
 	net.Listener
-	policy policy
+	policy accessPolicy
 	counts *connCounts
 }
 
@@ -202,7 +202,7 @@ func (p *connCounts) close(c net.Conn) error {
 // discardInput drops the data and the file descriptors that the client has sent, because they could block a close.
 func discardInput(c net.Conn) {
 	if raw, err := c.(syscall.Conn).SyscallConn(); err == nil {
-		_ = raw.Control(blocking.Drain)
+		_ = raw.Control(blocking.DrainSocket)
 	}
 }
 
@@ -223,9 +223,9 @@ func (c *conn) Read(p []byte) (n int, err error) {
 	}
 	failed := c.raw.Read(func(fd uintptr) (done bool) {
 		if len(p) == 1 {
-			n, err = c.callInTurn(pollHangUp, fd, p)
+			n, err = c.callLimited(pollHangUp, fd, p)
 		} else {
-			n, err = c.callInTurn(unix.Read, fd, p)
+			n, err = c.callLimited(unix.Read, fd, p)
 		}
 		return !errors.Is(err, unix.EAGAIN)
 	})
@@ -250,7 +250,7 @@ func (c *conn) Write(p []byte) (sent int, err error) {
 	failed := c.raw.Write(func(fd uintptr) (done bool) {
 		for sent < len(p) {
 			n := 0
-			if n, err = c.callInTurn(unix.Write, fd, p[sent:]); err != nil {
+			if n, err = c.callLimited(unix.Write, fd, p[sent:]); err != nil {
 				return !errors.Is(err, unix.EAGAIN)
 			}
 			sent += n
@@ -267,11 +267,11 @@ func withCallName(call string, err error) error {
 	return err
 }
 
-// callInTurn makes a non-blocking system call in a turn of internal/blocking. Root has separate turns.
-func (c *conn) callInTurn(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
+// callLimited makes a non-blocking system call in a turn of internal/blocking. Root has separate turns.
+func (c *conn) callLimited(do func(fd int, p []byte) (int, error), fd uintptr, p []byte) (n int, err error) {
 	turn := blocking.DoWithPeer
 	if c.peer.uid == 0 {
-		turn = func(f func() error) error { return blocking.Do(blocking.Short, f) }
+		turn = func(f func() error) error { return blocking.Do(blocking.ShortCalls, f) }
 	}
 	err = turn(func() (err error) {
 		n, err = trust.Retry(func() (int, error) { return do(int(fd), p) })
@@ -300,7 +300,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 		who := peer{pid: cred.Pid, uid: cred.Uid, exited: func() bool { return proc.PeerExited(c) }}
 		who.isDenied = g.policy.isDenied(int(who.pid), who.uid, who.exited)
 		n := &g.counts.open[g.policy.classOf(who)]
-		if over := n.Add(1) - connLimit(); over > 0 && (over > connLimit()/outsideDivisor || !startedOutside(who)) {
+		if over := n.Add(1) - maxOpenConns(); over > 0 && (over > maxOpenConns()/outsideConnDivisor || !startedOutside(who)) {
 			n.Add(-1)
 			g.refuseConnection(c, who)
 			continue
@@ -313,7 +313,7 @@ func (g *limitedListener) Accept() (net.Conn, error) {
 // process of a service can't pretend that, because the kernel makes orphans of the service children of PID 1.
 func startedOutside(caller peer) bool {
 	inside := true
-	blocking.Run(blocking.Short, func() { _, inside = proc.NameAndOrigin(int(caller.pid)) })
+	blocking.Run(blocking.ShortCalls, func() { _, inside = proc.NameAndOrigin(int(caller.pid)) })
 	return !inside && caller.pid > 0 && !caller.isGone()
 }
 
@@ -322,7 +322,7 @@ func (s *Server) countWaiting(r *request) error {
 	n := &s.connCounts.waiting[s.policy.classOf(r.client)]
 	if n.Add(1) > waitLimit() {
 		n.Add(-1)
-		return refuse(client.KindBusy,
+		return newError(client.KindBusy,
 			"users such as uid %d have %d calls waiting for something to happen, which is their limit; end some of them: s6-svwait, hinit events --follow", r.client.uid, waitLimit())
 	}
 	context.AfterFunc(r.Context(), func() { n.Add(-1) })
@@ -338,7 +338,7 @@ func (c *conn) Close() error {
 // refuseConnection sends an error and closes the connection. The error fits into the empty buffer of a new socket, so the write
 // doesn't block. The connection stays half open for a moment, because curl would report an early close as a failed connection.
 func (g *limitedListener) refuseConnection(c net.Conn, caller peer) {
-	out := errorReply(refuse(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", caller.uid, connLimit()))
+	out := errorReply(newError(client.KindBusy, "users such as uid %d have %d connections to hinit open, which is their limit; end what keeps them open, or try again", caller.uid, maxOpenConns()))
 	_ = c.SetWriteDeadline(time.Now().Add(time.Second))
 	_, _ = fmt.Fprintf(c, "HTTP/1.1 %d %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s",
 		out.status, http.StatusText(out.status), len(out.body), out.body)
@@ -347,11 +347,11 @@ func (g *limitedListener) refuseConnection(c net.Conn, caller peer) {
 		_ = g.counts.close(c) // the answer has been written, or writing has failed
 	}
 	half, ok := c.(interface{ CloseWrite() error })
-	if g.counts.halfOpen.Add(1) > connLimit()/4 || !ok || half.CloseWrite() != nil {
+	if g.counts.halfOpen.Add(1) > maxOpenConns()/4 || !ok || half.CloseWrite() != nil {
 		leave()
 		return
 	}
-	time.AfterFunc(halfOpenTime, leave)
+	time.AfterFunc(halfOpenTimeout, leave)
 }
 
 // maxUnreadBytes is the maximum total size of unread answers to clients of one class.
@@ -363,10 +363,10 @@ const maxUnreadTime = time.Second / 4
 // answerBudget limits the memory for unread answers to clients of one class. The server makes one answer at a time for each
 // class. If the budget is full, the server cuts off the client with the oldest unread answer.
 type answerBudget struct {
-	token       chan struct{} // channel of capacity 1; it contains a token while a goroutine makes an answer
-	mu          sync.Mutex
-	unreadBytes int
-	unread      []*pendingAnswer // unread answers, oldest first
+	makingAnswer chan struct{} // channel of capacity 1; it contains a token while a goroutine makes an answer
+	mu           sync.Mutex
+	unreadBytes  int
+	unread       []*pendingAnswer // unread answers, oldest first
 }
 
 // pendingAnswer is an answer that the client has not read.
@@ -378,7 +378,7 @@ type pendingAnswer struct {
 
 func newAnswerBudgets() (out [numClasses]*answerBudget) {
 	for i := range out {
-		out[i] = &answerBudget{token: make(chan struct{}, 1)}
+		out[i] = &answerBudget{makingAnswer: make(chan struct{}, 1)}
 	}
 	return out
 }
@@ -386,24 +386,24 @@ func newAnswerBudgets() (out [numClasses]*answerBudget) {
 // makeAnswer calls build as soon as the server makes no other answer for this class of clients. The answer counts as unread
 // until the caller calls the returned function sent. A single answer may be larger than the whole budget.
 func (m *answerBudget) makeAnswer(ctx context.Context, build func() (reply, error)) (out reply, err error) {
-	limit, cancel := context.WithTimeoutCause(ctx, readLimit, errNoAnswerMemory)
+	limit, cancel := context.WithTimeoutCause(ctx, readTimeLimit, errAnswerBudgetFull)
 	defer cancel()
 	select {
-	case m.token <- struct{}{}:
+	case m.makingAnswer <- struct{}{}:
 	default:
-		if !pause.Send(limit, m.token, struct{}{}) {
+		if !pause.Send(limit, m.makingAnswer, struct{}{}) {
 			return out, context.Cause(limit)
 		}
 	}
-	defer func() { <-m.token }()
+	defer func() { <-m.makingAnswer }()
 	if out, err = build(); err == nil && out.body != nil {
 		c, _ := ctx.Value(connKey{}).(net.Conn)
-		out.sent, err = m.reserve(limit, &pendingAnswer{len(out.body), time.Now(), c})
+		out.onSent, err = m.reserve(limit, &pendingAnswer{len(out.body), time.Now(), c})
 	}
 	return out, err
 }
 
-var errNoAnswerMemory = refuse(client.KindBusy, "hinit is busy with other questions of this user; ask again")
+var errAnswerBudgetFull = newError(client.KindBusy, "hinit is busy with other questions of this user; ask again")
 
 // reserve waits until the answer h fits into the budget, and then counts it as unread until the caller calls sent.
 func (m *answerBudget) reserve(ctx context.Context, h *pendingAnswer) (sent func(), err error) {
@@ -433,9 +433,9 @@ func (m *answerBudget) release(h *pendingAnswer) {
 	m.unread = slices.DeleteFunc(m.unread, func(o *pendingAnswer) bool { return o == h })
 }
 
-// answerInTurn makes a possibly large answer. It waits until the server makes no other answer for this class of clients (root,
-// the agent or others), and calls build. Then it waits until the answer fits into the budget of the class. build must not
+// makeAnswerLimited makes a possibly large answer. It waits until the server makes no other answer for this class of clients
+// (root, the agent or others), and calls build. Then it waits until the answer fits into the budget of the class. build must not
 // block, because all other answers for the class wait for it.
-func (s *Server) answerInTurn(r *request, build func() (reply, error)) (reply, error) {
+func (s *Server) makeAnswerLimited(r *request, build func() (reply, error)) (reply, error) {
 	return s.answerBudgets[s.policy.classOf(r.client)].makeAnswer(r.Context(), build)
 }

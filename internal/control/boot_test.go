@@ -13,15 +13,15 @@ import (
 )
 
 func TestACommandThatComesDuringTheBootIsCarriedOutAfterIt(t *testing.T) {
-	core := newFakeCore()
+	core := newFakeBackend()
 	asked := make(chan int, 1)
-	core.boot = func(_ context.Context, pid int) error {
+	core.awaitBoot = func(_ context.Context, pid int) error {
 		asked <- pid
-		core.set(gateway("coder", supervisor.Up, func(v *supervisor.Service) { v.Since = time.Now().Add(-hold) }))
+		core.setServices(newGateway("coder", supervisor.Up, func(v *supervisor.Service) { v.Since = time.Now().Add(-testSettleTime) }))
 		return nil
 	}
-	s := serve(t, core, everyone)
-	if v, err := s.client().Start(t.Context(), "coder", client.Wait{Wait: true}); err != nil || v.Name != "gateway-coder" {
+	s := serve(t, core, readableByAll)
+	if v, err := s.client().Start(t.Context(), "coder", client.WaitOptions{Wait: true}); err != nil || v.Name != "gateway-coder" {
 		t.Errorf("%+v, %v", v, err)
 	}
 	if pid := <-asked; pid != os.Getpid() {
@@ -30,10 +30,10 @@ func TestACommandThatComesDuringTheBootIsCarriedOutAfterIt(t *testing.T) {
 }
 
 func TestACommandDoesNotWaitForTheBootForEver(t *testing.T) {
-	core := newFakeCore()
-	core.boot = func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }
-	s := serve(t, core, everyone)
-	_, err := s.client().Stop(t.Context(), "coder", client.Wait{Wait: true, Timeout: 50 * time.Millisecond})
+	core := newFakeBackend()
+	core.awaitBoot = func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }
+	s := serve(t, core, readableByAll)
+	_, err := s.client().Stop(t.Context(), "coder", client.WaitOptions{Wait: true, Timeout: 50 * time.Millisecond})
 	said := (*client.Error)(nil)
 	if !errors.As(err, &said) || said.Kind != client.KindTimeout || !strings.Contains(said.Message, "still booting after 50ms") {
 		t.Errorf("%v", err)
@@ -44,10 +44,10 @@ func TestACommandDoesNotWaitForTheBootForEver(t *testing.T) {
 }
 
 func TestAHookOfTheBootIsNotKeptWaitingForTheBoot(t *testing.T) {
-	core := newFakeCore()
-	core.boot = func(context.Context, int) error { return errors.New("that is you") }
-	s := serve(t, core, everyone)
-	if _, err := s.client().Start(t.Context(), "coder", client.Wait{Wait: true}); !errors.Is(err, client.ErrUnknown) {
+	core := newFakeBackend()
+	core.awaitBoot = func(context.Context, int) error { return errors.New("that is you") }
+	s := serve(t, core, readableByAll)
+	if _, err := s.client().Start(t.Context(), "coder", client.WaitOptions{Wait: true}); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("%v", err)
 	}
 	if err := s.client().Rescan(t.Context()); err != nil {
@@ -56,14 +56,14 @@ func TestAHookOfTheBootIsNotKeptWaitingForTheBoot(t *testing.T) {
 }
 
 func TestWhatTheBootHasNotComeToIsWaitingAndNotUnknown(t *testing.T) {
-	registered := gateway("coder", supervisor.Up)
-	core := newFakeCore(registered)
+	registered := newGateway("coder", supervisor.Up)
+	core := newFakeBackend(registered)
 	waits := func(name string) *supervisor.Service {
-		return gateway(name, supervisor.Waiting, func(v *supervisor.Service) { v.Needs, v.PID = []string{"profiles"}, 0 })
+		return newGateway(name, supervisor.Waiting, func(v *supervisor.Service) { v.Needs, v.PID = []string{"profiles"}, 0 })
 	}
 	core.booting, core.hook = true, &client.BootHook{Name: "update.sh", Number: 1, Total: 2, Seconds: 3}
 	core.expected = []*supervisor.Service{waits("coder"), waits("writer")}
-	s := serve(t, core, everyone)
+	s := serve(t, core, readableByAll)
 	st, err := s.client().Status(t.Context())
 	if err != nil || len(st.Services) != 2 || st.Services[0].State != client.StateUp || st.Services[0].Expected ||
 		st.Services[1].Name != "gateway-writer" || st.Services[1].State != client.StateWaiting || !st.Services[1].Expected {
@@ -79,7 +79,7 @@ func TestWhatTheBootHasNotComeToIsWaitingAndNotUnknown(t *testing.T) {
 	if err != nil || h.OK || !h.Booting || h.Reason != "the container is booting: hook 1 of 2 (update.sh), 3s" {
 		t.Errorf("%+v, %v", h, err)
 	}
-	if h.Wanted != 2 || h.Up != 1 {
+	if h.WantedUp != 2 || h.Up != 1 {
 		t.Errorf("%+v", h)
 	}
 }

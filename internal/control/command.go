@@ -18,8 +18,8 @@ import (
 	"hinit/supervisor"
 )
 
-// effect is the effect of a verb of the API, such as "start", on a service.
-type effect struct {
+// verbEffect is the effect of a verb of the API, such as "start", on a service.
+type verbEffect struct {
 	participle  string
 	want        supervisor.Want
 	needsNewRun bool // only a run that begins after the command counts
@@ -28,20 +28,20 @@ type effect struct {
 	timeout time.Duration
 }
 
-var effects = map[client.Verb]effect{
+var verbEffects = map[client.Verb]verbEffect{
 	client.VerbStart:   {"started", supervisor.WantUp, false, 30 * time.Second},
 	client.VerbStop:    {"stopped", supervisor.WantDown, false, 40 * time.Second},
 	client.VerbRestart: {"restarted", supervisor.WantUp, true, 40 * time.Second},
 }
 
-const longestWait = time.Hour
+const maxWait = time.Hour
 
 // commandHandler returns the handler of a verb. The handler gives the order and waits for its effect, except for clients that
 // don't want to wait. If once is set, the handler starts a task and waits for the end of the run, also of a run in progress.
 func commandHandler(verb client.Verb, once bool) func(s *Server, r *request) (reply, error) {
-	usual, words := effects[verb].timeout, show.Outcome
+	usual, words := verbEffects[verb].timeout, show.CommandResultText
 	if once {
-		usual, words = taskTime, show.Ended
+		usual, words = taskWaitTimeout, show.TaskResultText
 	}
 	return func(s *Server, r *request) (reply, error) {
 		wait, timeout, force, err := parseWait(r.body, usual)
@@ -51,7 +51,7 @@ func commandHandler(verb client.Verb, once bool) func(s *Server, r *request) (re
 		begin := time.Now()
 		limit := timeout
 		if !wait {
-			limit = min(timeout, commandTime)
+			limit = min(timeout, commandTimeout)
 		}
 		ctx, cancel := context.WithTimeoutCause(r.Context(), limit, timeLimitError(limit))
 		defer cancel()
@@ -60,18 +60,18 @@ func commandHandler(verb client.Verb, once bool) func(s *Server, r *request) (re
 		case err != nil:
 			return reply{}, err
 		case once && !before.Task:
-			return reply{}, refuse(client.KindBadRequest, "%s is no task, so it has no end; set services.%s.once in hinit.yaml, or type: hinit start %s", before.Name, before.Name, before.Name)
+			return reply{}, newError(client.KindBadRequest, "%s is no task, so it has no end; set services.%s.once in hinit.yaml, or type: hinit start %s", before.Name, before.Name, before.Name)
 		case force && !once && verb != client.VerbStop:
-			s.core.SetOwnGatewayAllowed(before.Name)
+			s.backend.SetOwnGatewayAllowed(before.Name)
 		}
-		if err := s.core.Command(ctx, verb, before.Name); err != nil {
+		if err := s.backend.Command(ctx, verb, before.Name); err != nil {
 			return reply{}, s.addState(ctx, before.Name, err)
 		}
-		after := s.latest(before)
+		after := s.latestState(before)
 		if !wait {
-			return s.commandReply(r, http.StatusAccepted, after, show.Accepted)
+			return s.commandReply(r, http.StatusAccepted, after, show.NoWaitText)
 		}
-		if after, err = s.await(r.Context(), s.goalOf(verb, once, before, after), timeout-time.Since(begin)); err != nil {
+		if after, err = s.awaitGoal(r.Context(), s.goalOf(verb, once, before, after), timeout-time.Since(begin)); err != nil {
 			return reply{}, err
 		}
 		return s.commandReply(r, http.StatusOK, after, words)
@@ -81,32 +81,32 @@ func commandHandler(verb client.Verb, once bool) func(s *Server, r *request) (re
 // addState adds the present state of the service to a timeout error. It returns any other error unchanged.
 func (s *Server) addState(ctx context.Context, name string, err error) error {
 	out := clientError(ctx, err)
-	v := s.core.Snapshot().Find(name)
+	v := s.backend.Snapshot().Find(name)
 	if out.Kind != client.KindTimeout || v == nil {
 		return err
 	}
-	return refuse(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
+	return newError(client.KindTimeout, "%s; %s is %s", out.Message, name, stateText(v))
 }
 
 // commandReply answers a command with the service as JSON. For a client that asks for text, the answer is the line from words.
 func (s *Server) commandReply(r *request, status int, v *supervisor.Service, words func(client.Service) string) (reply, error) {
-	view := s.serviceView(r.Context(), v, r.client, nil)
+	view := s.serviceStatus(r.Context(), v, r.client, nil)
 	if wantsText(r.Request) {
 		return textReply(status, http.Header{}, []byte(words(view)+"\n")), nil
 	}
-	return answerLater(status, view, nil)
+	return deferredReply(status, view, nil)
 }
 
-// commandTime is the time limit of a command that doesn't wait for its effect. Even such a command waits for the boot, and until the
-// order is stored.
-const commandTime = 5 * time.Second
+// commandTimeout is the time limit of a command that doesn't wait for its effect. Even such a command waits for the boot, and
+// until the order is stored.
+const commandTimeout = 5 * time.Second
 
 // findOrAwaitService finds the service that a request names. For an unknown name, it waits for the end of the boot, and then
 // looks on the disk for a new profile. patience limits the time of the call; ctx must end at the same time.
 func (s *Server) findOrAwaitService(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
-	v, unknown := findService(s.core.Snapshot(), name)
-	if unknown == nil || r.route.boot != waitsForNames {
+	v, unknown := findService(s.backend.Snapshot(), name)
+	if unknown == nil || r.route.bootWait != waitsForNames {
 		return v, unknown
 	}
 	switch over, err := s.awaitBoot(r, patience); {
@@ -115,21 +115,21 @@ func (s *Server) findOrAwaitService(ctx context.Context, r *request, patience ti
 	case !over:
 		return nil, unknown // the client itself is part of the boot, so the boot can't end before the answer
 	}
-	if v, unknown = findService(s.core.Snapshot(), name); unknown == nil {
+	if v, unknown = findService(s.backend.Snapshot(), name); unknown == nil {
 		return v, nil
 	}
-	err := s.core.Find(ctx, name)
+	err := s.backend.FindProfile(ctx, name)
 	e, is := errors.AsType[*client.Error](err)
 	switch {
 	case err == nil:
 	case is && e.Kind == client.KindFailed:
 		return nil, err // another hinit supervises the profiles
 	case ctx.Err() != nil && r.Context().Err() == nil:
-		return nil, refuse(client.KindTimeout, "hinit knows no profile or service %q, and the data volume has not answered within %s whether there is one now", name, patience)
+		return nil, newError(client.KindTimeout, "hinit knows no profile or service %q, and the data volume has not answered within %s whether there is one now", name, patience)
 	default:
 		return nil, unknown // the profile may exist, but the disk doesn't answer
 	}
-	return findService(s.core.Snapshot(), name)
+	return findService(s.backend.Snapshot(), name)
 }
 
 // awaitBoot waits for the end of the boot, at most for the time patience. If the client itself is part of the boot, over is
@@ -137,25 +137,25 @@ func (s *Server) findOrAwaitService(ctx context.Context, r *request, patience ti
 func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err error) {
 	ctx, cancel := context.WithTimeout(r.Context(), patience)
 	defer cancel()
-	switch err := s.core.AwaitBoot(ctx, int(r.client.pid)); {
+	switch err := s.backend.AwaitBoot(ctx, int(r.client.pid)); {
 	case err == nil:
 		return true, nil
 	case r.Context().Err() != nil:
 		return false, context.Cause(r.Context())
 	case ctx.Err() != nil:
-		return false, refuse(client.KindTimeout, "hinit is still booting after %s, and does not know all services yet; `hinit status` shows what it is at", patience)
+		return false, newError(client.KindTimeout, "hinit is still booting after %s, and does not know all services yet; `hinit status` shows what it is at", patience)
 	}
 	return false, nil
 }
 
 // parseWait reads from the body of a command whether and how long to wait for the effect. The default is timeout.
 func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Duration, force bool, err error) {
-	var c client.Command
+	var c client.CommandRequest
 	if err := decodeBody(body, &c); err != nil {
 		return false, 0, false, err
 	}
-	if c.TimeoutMS < 0 || c.TimeoutMS > longestWait.Milliseconds() {
-		return false, 0, false, refuse(client.KindBadRequest, "timeout_ms is %d; it goes from 0 to %d", c.TimeoutMS, longestWait.Milliseconds())
+	if c.TimeoutMS < 0 || c.TimeoutMS > maxWait.Milliseconds() {
+		return false, 0, false, newError(client.KindBadRequest, "timeout_ms is %d; it goes from 0 to %d", c.TimeoutMS, maxWait.Milliseconds())
 	}
 	if c.TimeoutMS > 0 {
 		timeout = time.Duration(c.TimeoutMS) * time.Millisecond
@@ -182,10 +182,10 @@ func decodeBody(body []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {
-		return refuse(client.KindBadRequest, "the body cannot be understood: %v", err)
+		return newError(client.KindBadRequest, "the body cannot be understood: %v", err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return refuse(client.KindBadRequest, "the body continues after its JSON object")
+		return newError(client.KindBadRequest, "the body continues after its JSON object")
 	}
 	return nil
 }
@@ -193,23 +193,23 @@ func decodeBody(body []byte, into any) error {
 // postSignal sends a signal to the main process of a service.
 func postSignal(s *Server, r *request, ask client.SignalRequest) (reply, error) {
 	if ask.Signal < 1 || ask.Signal > maxSignal {
-		return reply{}, refuse(client.KindBadRequest, "signal is %d; it goes from 1 to %d", ask.Signal, maxSignal)
+		return reply{}, newError(client.KindBadRequest, "signal is %d; it goes from 1 to %d", ask.Signal, maxSignal)
 	}
-	v, err := s.findOrAwaitService(r.Context(), r, readLimit)
+	v, err := s.findOrAwaitService(r.Context(), r, readTimeLimit)
 	switch {
 	case err != nil:
 		return reply{}, err
 	case v.PID == 0:
-		return reply{}, refuse(client.KindFailed, "%s has no process: it is %s", v.Name, stateText(v))
+		return reply{}, newError(client.KindFailed, "%s has no process: it is %s", v.Name, stateText(v))
 	}
-	err = s.core.Do(r.Context(), supervisor.SignalMain{Name: v.Name, Signal: ask.Signal})
+	err = s.backend.Do(r.Context(), supervisor.SignalMain{Name: v.Name, Signal: ask.Signal})
 	if err == nil {
-		err = s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: "was sent " + show.Signal(ask.Signal)})
+		err = s.backend.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: "was sent " + show.SignalName(ask.Signal)})
 	}
 	if err != nil {
 		return reply{}, err
 	}
-	return s.commandReply(r, http.StatusOK, s.latest(v), show.Outcome)
+	return s.commandReply(r, http.StatusOK, s.latestState(v), show.CommandResultText)
 }
 
 const maxSignal = 64
@@ -218,8 +218,8 @@ const maxSignal = 64
 type Runs interface {
 	Stop(ctx context.Context, id string) (client.Run, error)
 	Find(id string) (client.Run, error)
-	// Since returns the runs that have begun or ended after a cursor, and the next cursor. The first cursor is 0.
-	Since(cursor uint64) ([]client.Run, uint64)
+	// RunsSince returns the runs that have begun or ended after a cursor, and the next cursor. The first cursor is 0.
+	RunsSince(cursor uint64) ([]client.Run, uint64)
 	Changed() <-chan struct{}
 }
 
@@ -227,31 +227,31 @@ func postRun(s *Server, r *request, ask client.RunRequest) (reply, error) {
 	if err := checkRun(ask); err != nil {
 		return reply{}, err
 	}
-	run, err := s.core.StartRun(r.Context(), ask, r.client.uid == 0, s.serviceOf(r.client))
-	return answerLater(http.StatusOK, run, err)
+	run, err := s.backend.StartRun(r.Context(), ask, r.client.uid == 0, s.serviceOf(r.client))
+	return deferredReply(http.StatusOK, run, err)
 }
 
 // checkRun returns an error if a request for a run is invalid.
 func checkRun(ask client.RunRequest) error {
 	for name, value := range ask.Env {
 		if name == "" || strings.ContainsAny(name, "=\x00") || strings.IndexByte(value, 0) >= 0 {
-			return refuse(client.KindBadRequest, "env has %q, which cannot be a variable", name)
+			return newError(client.KindBadRequest, "env has %q, which cannot be a variable", name)
 		}
 	}
 	for _, word := range append([]string{ask.Profile, ask.Task}, ask.Options...) {
 		if strings.IndexByte(word, 0) >= 0 {
-			return refuse(client.KindBadRequest, "%q has a NUL byte", word)
+			return newError(client.KindBadRequest, "%q has a NUL byte", word)
 		}
 	}
 	for name, path := range map[string]string{"dir": ask.Dir, "log": ask.Log} {
 		if path != "" && (!filepath.IsAbs(path) || filepath.Clean(path) != path || strings.IndexByte(path, 0) >= 0) {
-			return refuse(client.KindBadRequest, "%s is %q; it has to be an absolute path without detours", name, path)
+			return newError(client.KindBadRequest, "%s is %q; it has to be an absolute path without detours", name, path)
 		}
 	}
 	const most = int64(366 * 24 * time.Hour / time.Millisecond)
 	for name, ms := range map[string]int64{"limit_ms": ask.LimitMS, "grace_ms": ask.GraceMS} {
 		if ms < 0 || ms > most {
-			return refuse(client.KindBadRequest, "%s is %d; it goes from 0 to %d", name, ms, most)
+			return newError(client.KindBadRequest, "%s is %d; it goes from 0 to %d", name, ms, most)
 		}
 	}
 	return nil
@@ -264,15 +264,15 @@ func getRuns(s *Server, r *request) (reply, error) {
 		return reply{}, err
 	}
 	if !follow {
-		return s.answerInTurn(r, func() (reply, error) {
-			runs, _ := s.core.Runs.Since(0)
+		return s.makeAnswerLimited(r, func() (reply, error) {
+			runs, _ := s.backend.Runs.RunsSince(0)
 			return okReply(client.RunsReply{Runs: nonNil(runs)})
 		})
 	}
-	return s.stream(r, true, func(out *jsonLines) {
+	return s.stream(r, true, func(out *jsonLineWriter) {
 		cursor := uint64(0)
-		out.writeUpdates(r.Context(), true, s.core.Runs.Changed, func() (more bool) {
-			runs, next := s.core.Runs.Since(cursor)
+		out.writeUpdates(r.Context(), true, s.backend.Runs.Changed, func() (more bool) {
+			runs, next := s.backend.Runs.RunsSince(cursor)
 			runs, more = firstBatch(runs)
 			for _, run := range runs {
 				out.write(run)
@@ -289,13 +289,13 @@ func getRuns(s *Server, r *request) (reply, error) {
 // getRun returns one run. With wait_ms it first waits until the run ends, but at most that many milliseconds.
 func getRun(s *Server, r *request) (reply, error) {
 	id, wait := r.PathValue("id"), r.query.Get("wait_ms")
-	run, err := s.core.Runs.Find(id)
+	run, err := s.backend.Runs.Find(id)
 	if err != nil || run.End != nil || wait == "" {
-		return answerLater(http.StatusOK, run, err)
+		return deferredReply(http.StatusOK, run, err)
 	}
 	ms, bad := strconv.ParseInt(wait, 10, 64)
-	if bad != nil || ms < 0 || ms > longestWait.Milliseconds() {
-		return reply{}, refuse(client.KindBadRequest, "wait_ms is %q; it goes from 0 to %d", wait, longestWait.Milliseconds())
+	if bad != nil || ms < 0 || ms > maxWait.Milliseconds() {
+		return reply{}, newError(client.KindBadRequest, "wait_ms is %q; it goes from 0 to %d", wait, maxWait.Milliseconds())
 	}
 	if err := s.countWaiting(r); err != nil {
 		return reply{}, err
@@ -303,8 +303,8 @@ func getRun(s *Server, r *request) (reply, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), time.Duration(ms)*time.Millisecond)
 	defer cancel()
 	for {
-		changed := s.core.Runs.Changed()
-		if run, err = s.core.Runs.Find(id); err != nil || run.End != nil || ctx.Err() != nil {
+		changed := s.backend.Runs.Changed()
+		if run, err = s.backend.Runs.Find(id); err != nil || run.End != nil || ctx.Err() != nil {
 			break
 		}
 		pause.Until(ctx, changed)
@@ -312,12 +312,12 @@ func getRun(s *Server, r *request) (reply, error) {
 	if err == nil && run.End == nil && r.Context().Err() != nil {
 		return reply{}, context.Cause(r.Context())
 	}
-	return answerLater(http.StatusOK, run, err)
+	return deferredReply(http.StatusOK, run, err)
 }
 
 func postRunStop(s *Server, r *request, _ struct{}) (reply, error) {
-	run, err := s.core.Runs.Stop(r.Context(), r.PathValue("id"))
-	return answerLater(http.StatusOK, run, err)
+	run, err := s.backend.Runs.Stop(r.Context(), r.PathValue("id"))
+	return deferredReply(http.StatusOK, run, err)
 }
 
 // maxStatusText is the maximum length in bytes of the text that a service reports about itself.
@@ -326,11 +326,11 @@ const maxStatusText = 200
 // postStatusText sets the status text of a service until its process ends. Only the main process of the service may set it.
 func postStatusText(s *Server, r *request, c client.StatusTextRequest) (reply, error) {
 	if len(c.Text) > maxStatusText {
-		return reply{}, refuse(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxStatusText)
+		return reply{}, newError(client.KindBadRequest, "text has %d bytes; it has %d at most", len(c.Text), maxStatusText)
 	}
-	v := s.core.Snapshot().Find(r.PathValue("name"))
+	v := s.backend.Snapshot().Find(r.PathValue("name"))
 	if v == nil || v.PID == 0 || v.PID != int(r.client.pid) || r.client.isGone() {
-		return reply{}, refuse(client.KindNotAllowed, "process %d is not the main process of %q", r.client.pid, r.PathValue("name"))
+		return reply{}, newError(client.KindNotAllowed, "process %d is not the main process of %q", r.client.pid, r.PathValue("name"))
 	}
-	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), supervisor.StatusText{Name: v.Name, Run: v.Run, Text: c.Text})
+	return reply{status: http.StatusNoContent}, s.backend.Do(r.Context(), supervisor.StatusText{Name: v.Name, Run: v.Run, Text: c.Text})
 }

@@ -25,9 +25,9 @@ type Backend struct {
 	Command func(ctx context.Context, verb client.Verb, service string) error
 	// Rescan makes the services match the profiles on disk. When it returns, the snapshot shows them.
 	Rescan func(ctx context.Context) error
-	// Find is Rescan for a single service that the snapshot lacks, by its name or the name of its profile. An error of
+	// FindProfile is Rescan for a single service that the snapshot lacks, by its name or the name of its profile. An error of
 	// [client.KindFailed] says that another hinit supervises the profiles; the client gets this error unchanged.
-	Find func(ctx context.Context, name string) error
+	FindProfile func(ctx context.Context, name string) error
 	// Reload reads the configuration again, applies it, and returns what has changed.
 	Reload func(ctx context.Context, how client.Reload) (client.ReloadReply, error)
 	// Examine examines the data volume. If ctx ends first, it returns the findings so far, and reports that the examination is
@@ -42,15 +42,15 @@ type Backend struct {
 	Config func() []client.ConfigEntry
 	// Init returns the part of the status about hinit itself. The server adds Stopping, Orphans, UptimeSeconds and Cmd.
 	Init func() client.Init
-	// StartDelay returns the time after which a running service that can't report readiness counts as started.
-	StartDelay func() time.Duration
+	// SettleTime returns the time after which a running service that can't report readiness counts as started.
+	SettleTime func() time.Duration
 
 	Boot
 	ServiceFacts
 	Gateways
 
-	// S6 gives access to the slots, the service directories of s6. It returns nil if hinit doesn't emulate s6.
-	S6 func() Slots
+	// S6Slots gives access to the slots, the service directories of s6. It returns nil if hinit doesn't emulate s6.
+	S6Slots func() Slots
 }
 
 // Loop is the part of [supervisor.Loop] that the server needs.
@@ -82,17 +82,17 @@ type ServiceFacts struct {
 	// Output returns the counters of a service's log, or nil without a log.
 	Output func(service string) *client.Output
 	Checks Checks
-	Configured
+	ServiceConfig
 }
 
-// Configured gives access to the configuration of a service.
-type Configured interface {
+// ServiceConfig gives access to the configuration of a service.
+type ServiceConfig interface {
 	// Isolation returns the isolation of a gateway and its effective parts, or nil.
 	Isolation(v *supervisor.Service) *client.Isolation
 	// Limits returns the limits of a service that need a control group, and what enforces each limit; nil without such limits.
 	Limits(v *supervisor.Service) []client.Limit
-	// Settings returns the settings that differ from the built-in defaults, or nil.
-	Settings(service string) []client.ConfigEntry
+	// NonDefaultSettings returns the settings that differ from the built-in defaults, or nil.
+	NonDefaultSettings(service string) []client.ConfigEntry
 }
 
 // Checks gives access to the health checks of all services.

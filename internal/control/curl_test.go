@@ -19,38 +19,38 @@ import (
 	"hinit/supervisor"
 )
 
-func at(n float64) time.Time {
+func testTime(n float64) time.Time {
 	return time.Date(2024, 1, 2, 3, 4, 5, 0, time.UTC).Add(time.Duration(n * float64(time.Second)))
 }
 
-func goldenCore() *fakeCore {
+func newGoldenBackend() *fakeBackend {
 	policyExit := &supervisor.Exit{
-		Run: 3, PID: 120, Code: 1, Cause: supervisor.CauseCrash, At: at(90), Uptime: 1500 * time.Millisecond,
+		Run: 3, PID: 120, Code: 1, Cause: supervisor.CauseCrash, At: testTime(90), Uptime: 1500 * time.Millisecond,
 		Tail: []string{"<b>Traceback</b>", "KeyError: 'x'"},
 	}
-	core := newFakeCore(
+	core := newFakeBackend(
 		&supervisor.Service{
 			Name: "gateway-coder", Profile: "coder", Kind: supervisor.KindGateway, Log: "/opt/data/logs/gateways/coder/current",
 			Command: []string{"hermes", "-p", "coder"}, State: supervisor.Up, Want: supervisor.WantUp, Reason: "started",
-			Since: at(91), PID: 4 << 20, Run: 4, Ready: true, Restarts: 1, Failures: 1, LastExit: policyExit,
+			Since: testTime(91), PID: 4 << 20, Run: 4, Ready: true, Restarts: 1, Failures: 1, LastExit: policyExit,
 		},
 		&supervisor.Service{
 			Name: "gateway-default", Profile: "default", Kind: supervisor.KindGateway, State: supervisor.Backoff,
-			Want: supervisor.WantUp, Reason: "ended by signal 9", Since: at(99.5), Run: 9, Restarts: 5, Failures: 6,
-			CrashLoop: true, NextStart: at(130),
-			LastExit: &supervisor.Exit{Run: 9, PID: 130, Code: -1, Signal: 9, Cause: supervisor.CauseOOM, At: at(99.5), Tail: []string{}},
+			Want: supervisor.WantUp, Reason: "ended by signal 9", Since: testTime(99.5), Run: 9, Restarts: 5, Failures: 6,
+			CrashLoop: true, NextStart: testTime(130),
+			LastExit: &supervisor.Exit{Run: 9, PID: 130, Code: -1, Signal: 9, Cause: supervisor.CauseOOM, At: testTime(99.5), Tail: []string{}},
 		},
 		&supervisor.Service{
 			Name: "dashboard", Kind: supervisor.KindService, State: supervisor.Waiting, Want: supervisor.WantUp,
-			Reason: "waits for boot", Since: at(0), Needs: []string{"boot"},
-			LastExit: &supervisor.Exit{Run: 2, Code: -1, Cause: supervisor.CauseSpawn, Error: `cannot start "x"`, At: at(1)},
+			Reason: "waits for boot", Since: testTime(0), Needs: []string{"boot"},
+			LastExit: &supervisor.Exit{Run: 2, Code: -1, Cause: supervisor.CauseSpawn, Error: `cannot start "x"`, At: testTime(1)},
 		},
 		&supervisor.Service{
 			Name: "cmd", Kind: supervisor.KindCmd, Command: []string{"sleep", "infinity"}, State: supervisor.Up,
-			Want: supervisor.WantUp, Since: at(2), PID: 4<<20 + 1, Run: 1, Ready: true,
+			Want: supervisor.WantUp, Since: testTime(2), PID: 4<<20 + 1, Run: 1, Ready: true,
 		},
 	)
-	core.info = client.Init{PID: 1, Version: "1.2.3", StartedAt: at(0), Home: "/opt/data"}
+	core.initStatus = client.Init{PID: 1, Version: "1.2.3", StartedAt: testTime(0), Home: "/opt/data"}
 	return core
 }
 
@@ -63,14 +63,14 @@ func TestAServiceWasUpForADayAfterTheClockWasSet(t *testing.T) {
 	t.Parallel()
 	for _, step := range []time.Duration{24 * time.Hour, -24 * time.Hour, 0} {
 		started := testkit.AfterClockStep(time.Now().Add(-time.Minute), step)
-		core := newFakeCore(&supervisor.Service{
+		core := newFakeBackend(&supervisor.Service{
 			Name: "web", Kind: supervisor.KindService, State: supervisor.Backoff, Since: started, NextStart: testkit.AfterClockStep(time.Now().Add(time.Minute), step),
 			LastExit: &supervisor.Exit{At: started, Tail: []string{}},
 		})
-		core.info = client.Init{StartedAt: started, Lease: &client.Lease{Since: started}}
-		s := serve(t, core, everyone)
+		core.initStatus = client.Init{StartedAt: started, Lease: &client.Lease{Since: started}}
+		s := serve(t, core, readableByAll)
 		var got client.Status
-		if code, body := s.curl(t, -1, "/v1/status"); code != 200 || json.Unmarshal([]byte(body), &got) != nil {
+		if code, body := s.curlAs(t, -1, "/v1/status"); code != 200 || json.Unmarshal([]byte(body), &got) != nil {
 			t.Fatal(code, body)
 		}
 		web := got.Services[0]
@@ -79,15 +79,15 @@ func TestAServiceWasUpForADayAfterTheClockWasSet(t *testing.T) {
 				t.Errorf("the clock was set by %v: %s began a minute ago, and the status says %v", step, what, age)
 			}
 		}
-		if wall := started.UTC().Truncate(time.Millisecond); !got.Init.StartedAt.Equal(wall) || !web.LastExit.At.Equal(wall) {
-			t.Errorf("the clock was set by %v: hinit started at %v and the service ended at %v, want %v as before", step, got.Init.StartedAt, web.LastExit.At, wall)
+		if wall := started.UTC().Truncate(time.Millisecond); !got.Init.StartedAt.Equal(wall) || !web.LastExit.EndedAt.Equal(wall) {
+			t.Errorf("the clock was set by %v: hinit started at %v and the service ended at %v, want %v as before", step, got.Init.StartedAt, web.LastExit.EndedAt, wall)
 		}
 	}
 }
 
 func TestStatusHasTheShapeThatWasPromised(t *testing.T) {
-	s := serve(t, goldenCore(), everyone, func(s *Server) { s.now = func() time.Time { return at(100) } })
-	code, body := s.curl(t, -1, "/v1/status")
+	s := serve(t, newGoldenBackend(), readableByAll, func(s *Server) { s.now = func() time.Time { return testTime(100) } })
+	code, body := s.curlAs(t, -1, "/v1/status")
 	if code != 200 {
 		t.Fatalf("%d %s", code, body)
 	}
@@ -107,7 +107,7 @@ func TestStatusHasTheShapeThatWasPromised(t *testing.T) {
 }
 
 func TestMemoryIsThatOfTheMainProcess(t *testing.T) {
-	s := serve(t, newFakeCore(gateway("me", supervisor.Up, func(v *supervisor.Service) { v.PID = os.Getpid() })), everyone)
+	s := serve(t, newFakeBackend(newGateway("me", supervisor.Up, func(v *supervisor.Service) { v.PID = os.Getpid() })), readableByAll)
 	v, err := s.client().Service(t.Context(), "me")
 	if err != nil || v.MemoryBytes < 1<<20 || v.MemoryBytes > 1<<40 {
 		t.Errorf("%d bytes, %v", v.MemoryBytes, err)
@@ -117,24 +117,24 @@ func TestMemoryIsThatOfTheMainProcess(t *testing.T) {
 func TestNamesAreServicesThenProfiles(t *testing.T) {
 	odd := &supervisor.Service{Name: "coder", Kind: supervisor.KindService, State: supervisor.Up}
 	for _, tt := range []struct {
-		core *fakeCore
+		core *fakeBackend
 		name string
 		want string
 	}{
-		{goldenCore(), "coder", "gateway-coder"},
-		{goldenCore(), "gateway-coder", "gateway-coder"},
-		{goldenCore(), "dashboard", "dashboard"},
-		{goldenCore(), "cmd", "cmd"},
-		{newFakeCore(gateway("coder", supervisor.Up), odd), "coder", "coder"},
-		{newFakeCore(odd, gateway("coder", supervisor.Up)), "gateway-coder", "gateway-coder"},
+		{newGoldenBackend(), "coder", "gateway-coder"},
+		{newGoldenBackend(), "gateway-coder", "gateway-coder"},
+		{newGoldenBackend(), "dashboard", "dashboard"},
+		{newGoldenBackend(), "cmd", "cmd"},
+		{newFakeBackend(newGateway("coder", supervisor.Up), odd), "coder", "coder"},
+		{newFakeBackend(odd, newGateway("coder", supervisor.Up)), "gateway-coder", "gateway-coder"},
 	} {
-		s := serve(t, tt.core, everyone)
+		s := serve(t, tt.core, readableByAll)
 		v, err := s.client().Service(t.Context(), tt.name)
 		if err != nil || v.Name != tt.want {
 			t.Errorf("%s: got %q, %v", tt.name, v.Name, err)
 		}
 	}
-	s := serve(t, goldenCore(), everyone)
+	s := serve(t, newGoldenBackend(), readableByAll)
 	st, err := s.client().Status(t.Context(), "dashboard", "gateway-coder", "coder")
 	if err != nil || len(st.Services) != 2 || st.Services[0].Name != "dashboard" || st.Services[1].Name != "gateway-coder" {
 		t.Errorf("got %+v, %v", st.Services, err)
@@ -145,8 +145,8 @@ func TestNamesAreServicesThenProfiles(t *testing.T) {
 }
 
 func TestAnswersInWords(t *testing.T) {
-	core := goldenCore()
-	s := serve(t, core, everyone)
+	core := newGoldenBackend()
+	s := serve(t, core, readableByAll)
 	for _, tt := range []struct {
 		method, path, body string
 		code               int
@@ -176,14 +176,14 @@ func TestAnswersInWords(t *testing.T) {
 			t.Fatal(err)
 		}
 		if response.StatusCode != tt.code || !strings.HasPrefix(string(body), tt.words) || response.Header.Get(client.ErrorHeader) != tt.kind ||
-			response.Header.Get("Content-Type") != "text/plain; charset=utf-8" || (tt.method == "GET" && tt.kind == "") != (response.Header.Get(client.DownHeader) == "0") {
+			response.Header.Get("Content-Type") != "text/plain; charset=utf-8" || (tt.method == "GET" && tt.kind == "") != (response.Header.Get(client.ServicesDownHeader) == "0") {
 			t.Errorf("%s %s: %d %q, %v", tt.method, tt.path, response.StatusCode, body, response.Header)
 		}
 	}
 }
 
 func TestWrongRequestsAreRefusedAndSaySoInJSON(t *testing.T) {
-	s := serve(t, goldenCore(), everyone)
+	s := serve(t, newGoldenBackend(), readableByAll)
 	for _, tt := range []struct {
 		args string
 		code int
@@ -215,29 +215,29 @@ func TestWrongRequestsAreRefusedAndSaySoInJSON(t *testing.T) {
 		{"/v1/events?since=5", 400, `{"error":{"kind":"bad-request","message":"event 5 has not happened, the newest is 0;`},
 		{"/v1/events?follow=yes", 400, `{"error":{"kind":"bad-request",`},
 	} {
-		code, body := s.curl(t, -1, strings.Split(tt.args, " ")...)
+		code, body := s.curlAs(t, -1, strings.Split(tt.args, " ")...)
 		if code != tt.code || !strings.HasPrefix(body, tt.body) || !strings.HasSuffix(body, "}}\n") {
 			t.Errorf("%s: %d %s", tt.args, code, body)
 		}
 	}
-	if got := s.core.Loop.(*fakeCore).receivedCommands(); got != "" {
+	if got := s.backend.Loop.(*fakeBackend).receivedCommands(); got != "" {
 		t.Errorf("a refused request had an effect: %s", got)
 	}
-	big := "{\"wait\":" + strings.Repeat(" ", maxBody) + "true}"
-	if code, body := s.curl(t, -1, "-d", big, "/v1/services/coder/stop"); code != 400 || !strings.Contains(body, "longer than 65536") {
+	big := "{\"wait\":" + strings.Repeat(" ", maxBodyBytes) + "true}"
+	if code, body := s.curlAs(t, -1, "-d", big, "/v1/services/coder/stop"); code != 400 || !strings.Contains(body, "longer than 65536") {
 		t.Errorf("a big body: %d %s", code, body)
 	}
 }
 
 func TestCommandsReachTheCore(t *testing.T) {
-	core := goldenCore()
-	s := serve(t, core, everyone)
+	core := newGoldenBackend()
+	s := serve(t, core, readableByAll)
 	for _, args := range []string{
 		"-X POST /v1/services/coder/start", // gateway-coder is already up, so the answer is 200
 		"-d {\"wait\":false} /v1/services/coder/stop",
 		"-d {\"wait\":false,\"timeout_ms\":0} /v1/services/dashboard/restart",
 	} {
-		code, body := s.curl(t, -1, strings.Split(args, " ")...)
+		code, body := s.curlAs(t, -1, strings.Split(args, " ")...)
 		want := 202
 		if strings.HasSuffix(args, "start") && !strings.Contains(args, "false") {
 			want = 200
@@ -252,8 +252,8 @@ func TestCommandsReachTheCore(t *testing.T) {
 }
 
 func TestErrorsOfTheCoreKeepTheirMeaning(t *testing.T) {
-	core := goldenCore()
-	s := serve(t, core, everyone)
+	core := newGoldenBackend()
+	s := serve(t, core, readableByAll)
 	for _, tt := range []struct {
 		err  error
 		code int
@@ -265,8 +265,8 @@ func TestErrorsOfTheCoreKeepTheirMeaning(t *testing.T) {
 		{fmt.Errorf("cannot reach it: %w", context.DeadlineExceeded), 504, "timeout"},
 		{errors.New("cannot write \"gateway_state.json\": no space left on device"), 409, "failed"},
 	} {
-		core.change(func() { core.effect = func(string, string) error { return tt.err } })
-		code, body := s.curl(t, -1, "-X", "POST", "/v1/services/coder/stop")
+		core.update(func() { core.afterCommand = func(string, string) error { return tt.err } })
+		code, body := s.curlAs(t, -1, "-X", "POST", "/v1/services/coder/stop")
 		if code != tt.code || !strings.Contains(body, `"kind":"`+tt.kind+`"`) {
 			t.Errorf("%v: %d %s", tt.err, code, body)
 		}
@@ -274,45 +274,45 @@ func TestErrorsOfTheCoreKeepTheirMeaning(t *testing.T) {
 }
 
 func TestManagement(t *testing.T) {
-	core := goldenCore()
+	core := newGoldenBackend()
 	core.config = []client.ConfigEntry{{Key: "home", Value: "/opt/data", Origin: "env HERMES_HOME"}}
-	s := serve(t, core, everyone)
-	if code, body := s.curl(t, -1, "/v1/config"); code != 200 || body != `{"entries":[{"key":"home","value":"/opt/data","origin":"env HERMES_HOME"}]}`+"\n" {
+	s := serve(t, core, readableByAll)
+	if code, body := s.curlAs(t, -1, "/v1/config"); code != 200 || body != `{"entries":[{"key":"home","value":"/opt/data","origin":"env HERMES_HOME"}]}`+"\n" {
 		t.Errorf("config: %d %s", code, body)
 	}
-	if code, body := s.curl(t, -1, "-X", "POST", "/v1/rescan"); code != 204 || body != "" {
+	if code, body := s.curlAs(t, -1, "-X", "POST", "/v1/rescan"); code != 204 || body != "" {
 		t.Errorf("rescan: %d %q", code, body)
 	}
-	if code, body := s.curl(t, -1, "-X", "POST", "/v1/reload"); code != 200 || body != `{"changes":[],"plan":[],"settings":[],"dry_run":false}`+"\n" {
+	if code, body := s.curlAs(t, -1, "-X", "POST", "/v1/reload"); code != 200 || body != `{"changes":[],"plan":[],"settings":[],"dry_run":false}`+"\n" {
 		t.Errorf("reload: %d %s", code, body)
 	}
-	core.change(func() {
+	core.update(func() {
 		core.reload = func() ([]string, error) { return nil, errors.New("hinit.yaml:3: unknown key \"x\"") }
 	})
-	if code, body := s.curl(t, -1, "-d", "{}", "/v1/reload"); code != 409 || !strings.Contains(body, `hinit.yaml:3`) {
+	if code, body := s.curlAs(t, -1, "-d", "{}", "/v1/reload"); code != 409 || !strings.Contains(body, `hinit.yaml:3`) {
 		t.Errorf("a bad reload: %d %s", code, body)
 	}
 	want := `{"ok":true,"reason":"","wanted":4,"up":2,"troubled":["gateway-default"]}` + "\n"
-	if code, body := s.curl(t, -1, "/v1/health"); code != 200 || body != want {
+	if code, body := s.curlAs(t, -1, "/v1/health"); code != 200 || body != want {
 		t.Errorf("health: %d %s", code, body)
 	}
-	core.change(func() { core.ping = func(context.Context) error { return context.DeadlineExceeded } })
-	if _, body := s.curl(t, -1, "/v1/health"); !strings.HasPrefix(body, `{"ok":false,"reason":"the supervisor does not answer`) {
+	core.update(func() { core.onReap = func(context.Context) error { return context.DeadlineExceeded } })
+	if _, body := s.curlAs(t, -1, "/v1/health"); !strings.HasPrefix(body, `{"ok":false,"reason":"the supervisor does not answer`) {
 		t.Errorf("health of a stuck one: %s", body)
 	}
 }
 
 func TestAProfileMadeJustNowIsFound(t *testing.T) {
-	core := newFakeCore()
-	core.find = func(f *fakeCore, name string) error {
-		f.set(gateway("new", supervisor.Up))
+	core := newFakeBackend()
+	core.find = func(f *fakeBackend, name string) error {
+		f.setServices(newGateway("new", supervisor.Up))
 		return nil
 	}
-	s := serve(t, core, everyone)
+	s := serve(t, core, readableByAll)
 	if _, err := s.client().Service(t.Context(), "new"); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("a question must not read the disk: %v", err)
 	}
-	if v, err := s.client().Start(t.Context(), "new", client.Wait{Wait: true}); err != nil || v.Name != "gateway-new" {
+	if v, err := s.client().Start(t.Context(), "new", client.WaitOptions{Wait: true}); err != nil || v.Name != "gateway-new" {
 		t.Errorf("%+v, %v", v, err)
 	}
 }
@@ -344,12 +344,12 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{config.OthersMayDoNothing, 65534, false, false},
 		{"nonsense", 65534, false, false},
 	} {
-		core := goldenCore()
+		core := newGoldenBackend()
 		core.snap.Services = append(core.snap.Services, &supervisor.Service{Name: "report", Kind: supervisor.KindService, State: supervisor.Down, Task: true})
 		core.slots = map[string]client.Slot{"/run/service/coder": {Name: "coder", Up: true}}
 		s := serve(t, core, Options{AgentUID: 10000, OtherUsers: tt.others})
 		try := func(args string, may bool, verb string) {
-			code, body := s.curl(t, tt.uid, strings.Split(args, " ")...)
+			code, body := s.curlAs(t, tt.uid, strings.Split(args, " ")...)
 			if may && strings.HasSuffix(args, "/say") && strings.Contains(body, "not the main process") {
 				return
 			}
@@ -378,10 +378,10 @@ func TestWhoMayDoWhat(t *testing.T) {
 
 func TestLogLinesAreNotForStrangers(t *testing.T) {
 	testkit.NeedRoot(t)
-	s := serve(t, goldenCore(), everyone)
+	s := serve(t, newGoldenBackend(), readableByAll)
 	for uid, want := range map[int]bool{10000: true, 65534: false} {
 		for _, path := range []string{"/v1/status", "/v1/services/coder"} {
-			_, body := s.curl(t, uid, path)
+			_, body := s.curlAs(t, uid, path)
 			if got := strings.Contains(body, "Traceback"); got != want {
 				t.Errorf("uid %d: %s", uid, body)
 			}
@@ -390,51 +390,51 @@ func TestLogLinesAreNotForStrangers(t *testing.T) {
 }
 
 func TestAPanicIsAnAnswerAndIsReported(t *testing.T) {
-	core := goldenCore()
-	core.effect = func(string, string) error { panic("ouch") }
+	core := newGoldenBackend()
+	core.afterCommand = func(string, string) error { panic("ouch") }
 	reports := make(chan string, 1)
 	s := serve(t, core, Options{Log: func(m string) { reports <- m }})
-	code, body := s.curl(t, -1, "-X", "POST", "/v1/services/coder/stop")
+	code, body := s.curlAs(t, -1, "-X", "POST", "/v1/services/coder/stop")
 	if code != 500 || !strings.Contains(body, `"kind":"internal"`) || strings.Contains(body, "ouch") {
 		t.Errorf("%d %s", code, body)
 	}
 	if m := <-reports; !strings.Contains(m, "POST /v1/services/coder/stop: ouch") {
 		t.Errorf("reported: %s", m)
 	}
-	if code, _ := s.curl(t, -1, "/v1/health"); code != 200 {
+	if code, _ := s.curlAs(t, -1, "/v1/health"); code != 200 {
 		t.Errorf("afterwards: %d", code)
 	}
 }
 
 func TestAFailedStartSaysWhatHappened(t *testing.T) {
-	core := newLoopCore(t)
-	core.procs.set(func() {
+	core := newLoopBackend(t)
+	core.procs.update(func() {
 		core.procs.tail = []string{"reading config.yaml", "error: model: \"\" is not a model"}
 		// the process dies within the second after which a start counts as successful
 		core.procs.onSpawn = func(run uint64) { core.procs.endProcess(run, 78, 0) }
 	})
-	s := serve(t, core, everyone)
-	core.add(t, "coder", supervisor.WantDown)
-	code, body := s.curl(t, -1, "-d", `{"wait":true,"timeout_ms":20000}`, "/v1/services/coder/start")
+	s := serve(t, core, readableByAll)
+	core.addService(t, "coder", supervisor.WantDown)
+	code, body := s.curlAs(t, -1, "-d", `{"wait":true,"timeout_ms":20000}`, "/v1/services/coder/start")
 	want := `{"error":{"kind":"failed","message":"gateway-coder is parked: exited with code 78 (config); ` +
 		`last lines: \"reading config.yaml\", \"error: model: \\\"\\\" is not a model\""}}` + "\n"
 	if code != 409 || body != want {
 		t.Errorf("%d %s", code, body)
 	}
-	code, body = s.curl(t, -1, "-X", "POST", "/v1/services/gateway-coder/stop")
+	code, body = s.curlAs(t, -1, "-X", "POST", "/v1/services/gateway-coder/stop")
 	if code != 200 || !strings.Contains(body, `"state":"down","want":"down","pid":0`) {
 		t.Errorf("stop: %d %s", code, body)
 	}
 }
 
 func TestStatusComesAsATableToo(t *testing.T) {
-	s := serve(t, goldenCore(), everyone)
-	code, body := s.curl(t, -1, "-i", "/v1/status?as=table")
+	s := serve(t, newGoldenBackend(), readableByAll)
+	code, body := s.curlAs(t, -1, "-i", "/v1/status?as=table")
 	if code != 200 || !strings.Contains(body, "Content-Type: text/plain") || !strings.Contains(body, "\nNAME ") {
 		t.Errorf("%d %s", code, body)
 	}
 	for name, down := range map[string]string{"coder": "Hinit-Down: 0\r\n", "dashboard": "Hinit-Down: 1\r\n"} {
-		if _, body := s.curl(t, -1, "-i", "/v1/status?as=table&name="+name); !strings.Contains(body, down) {
+		if _, body := s.curlAs(t, -1, "-i", "/v1/status?as=table&name="+name); !strings.Contains(body, down) {
 			t.Errorf("%s: want %q in %s", name, down, body)
 		}
 	}

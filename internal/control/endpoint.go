@@ -24,26 +24,26 @@ import (
 	"hinit/internal/guard"
 )
 
-// answerTime is how long a re-execution waits for requests in progress before it hands over the socket.
-const answerTime = time.Second
+// requestEndTimeout is how long a re-execution waits for requests in progress before it hands over the socket.
+const requestEndTimeout = time.Second
 
 // Endpoint is the control socket of PID 1, with the FIFO for orders. A [Server] serves the socket; after a failed re-execution
 // a new Server replaces it. The Endpoint owns two goroutines: one serves the socket, and one reads the FIFO. Any goroutine may
 // call its methods.
 type Endpoint struct {
-	core    Backend
+	backend Backend
 	options Options
 
 	mu          sync.Mutex
 	server      *Server
 	listener    net.Listener // listener on the control socket
 	predecessor *Socket      // socket from the previous program; nil once it is served
-	orders      *os.File
+	orderFIFO   *os.File
 }
 
 // NewEndpoint returns an Endpoint without a socket.
 func NewEndpoint(core Backend, options Options) *Endpoint {
-	return &Endpoint{core: core, options: options}
+	return &Endpoint{backend: core, options: options}
 }
 
 // Open creates the socket at path and serves it.
@@ -77,12 +77,12 @@ func (e *Endpoint) listen(failed string, open func() (net.Listener, error)) erro
 
 // serve starts a server on a listener and opens the FIFO.
 func (e *Endpoint) serve(l net.Listener) {
-	server := New(e.core, e.options)
+	server := New(e.backend, e.options)
 	e.mu.Lock()
 	e.server, e.listener = server, l
 	e.mu.Unlock()
 	if dir := e.Dir(); dir != "" {
-		e.startOrders(dir)
+		e.startOrderFIFO(dir)
 	}
 	guard.Go("answering on the control socket", func() {
 		if err := server.Serve(l); err != nil {
@@ -91,19 +91,19 @@ func (e *Endpoint) serve(l net.Listener) {
 	})
 }
 
-// startOrders creates the FIFO in dir, and starts a goroutine that reads orders until CloseForReexec or Close. The current
+// startOrderFIFO creates the FIFO in dir, and starts a goroutine that reads orders until CloseForReexec or Close. The current
 // Server carries out each order.
-func (e *Endpoint) startOrders(dir string) {
-	f, err := openOrders(dir)
+func (e *Endpoint) startOrderFIFO(dir string) {
+	f, err := openOrderFIFO(dir)
 	if err != nil {
 		e.options.Warn("hinit takes no orders by a FIFO: %v", err)
 		return
 	}
 	e.mu.Lock()
-	e.orders = f
+	e.orderFIFO = f
 	e.mu.Unlock()
 	guard.Go("taking orders", func() {
-		serveOrders(f, func(order string) string { return e.currentServer().Order(context.Background(), order) }, e.options.Say)
+		serveOrderFIFO(f, func(order string) string { return e.currentServer().Order(context.Background(), order) }, e.options.Say)
 	})
 }
 
@@ -129,8 +129,8 @@ func (e *Endpoint) currentServer() *Server {
 // Close ends the server and the FIFO. When ctx ends, it cuts off the remaining clients.
 func (e *Endpoint) Close(ctx context.Context) {
 	e.mu.Lock()
-	if e.orders != nil {
-		_ = e.orders.Close()
+	if e.orderFIFO != nil {
+		_ = e.orderFIFO.Close()
 	}
 	e.mu.Unlock()
 	if server := e.currentServer(); server != nil {
@@ -151,7 +151,7 @@ func (e *Endpoint) Detach() *Socket {
 	if err != nil {
 		return nil
 	}
-	socket.Orders = e.orders
+	socket.Orders = e.orderFIFO
 	return &socket
 }
 
@@ -160,8 +160,8 @@ func (e *Endpoint) Detach() *Socket {
 func (e *Endpoint) CloseForReexec() *Socket {
 	socket := e.Detach()
 	if server := e.currentServer(); socket != nil && server != nil {
-		_ = socket.Orders.SetReadDeadline(time.Now()) // this ends serveOrders
-		ctx, cancel := context.WithTimeout(context.Background(), answerTime)
+		_ = socket.Orders.SetReadDeadline(time.Now()) // this ends serveOrderFIFO
+		ctx, cancel := context.WithTimeout(context.Background(), requestEndTimeout)
 		defer cancel()
 		_ = server.CloseForReexec(ctx)
 	}
@@ -191,16 +191,16 @@ func (e *Endpoint) Reattach(socket *Socket) {
 // the kernel can create no process or thread.
 
 const (
-	ordersName   = "orders"
-	maxOrders    = 16
-	longestOrder = 512
+	orderFIFOName   = "orders"
+	maxQueuedOrders = 16
+	maxOrderBytes   = 512
 )
 
-// openOrders opens the FIFO in dir. It creates the FIFO if it is missing, and replaces an unusable one. Only hinit's own user may
-// write to it.
-func openOrders(dir string) (f *os.File, err error) {
+// openOrderFIFO opens the FIFO in dir. It creates the FIFO if it is missing, and replaces an unusable one. Only hinit's own user
+// may write to it.
+func openOrderFIFO(dir string) (f *os.File, err error) {
 	err = blocking.Do(blocking.Runtime, func() error {
-		path := filepath.Join(dir, ordersName)
+		path := filepath.Join(dir, orderFIFOName)
 		var st unix.Stat_t
 		if unix.Lstat(path, &st) != nil || st.Mode != unix.S_IFIFO|0o600 || int(st.Uid) != os.Geteuid() {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -217,11 +217,11 @@ func openOrders(dir string) (f *os.File, err error) {
 	return f, err
 }
 
-// serveOrders reads orders from f, one a line, until f is closed or its deadline has passed. carryOut carries out an order, may
-// block, and describes the result. say writes this description to the container log.
-func serveOrders(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
-	turns := make(chan struct{}, maxOrders)
-	lines := bufio.NewReaderSize(f, longestOrder)
+// serveOrderFIFO reads orders from f, one a line, until f is closed or its deadline has passed. carryOut carries out an order,
+// may block, and describes the result. say writes this description to the container log.
+func serveOrderFIFO(f *os.File, carryOut func(order string) string, say func(format string, args ...any)) {
+	turns := make(chan struct{}, maxQueuedOrders)
+	lines := bufio.NewReaderSize(f, maxOrderBytes)
 	for {
 		line, more, err := lines.ReadLine()
 		if err != nil {
@@ -236,7 +236,7 @@ func serveOrders(f *os.File, carryOut func(order string) string, say func(format
 			for more && err == nil {
 				_, more, err = lines.ReadLine()
 			}
-			say("orders: a line is longer than %d bytes, so it is left out", longestOrder)
+			say("orders: a line is longer than %d bytes, so it is left out", maxOrderBytes)
 			continue
 		case order == "":
 			continue
@@ -244,7 +244,7 @@ func serveOrders(f *os.File, carryOut func(order string) string, say func(format
 		select {
 		case turns <- struct{}{}:
 		default:
-			say("orders: %q is not carried out: %d others are not done yet", order, maxOrders)
+			say("orders: %q is not carried out: %d others are not done yet", order, maxQueuedOrders)
 			continue
 		}
 		guard.Go("carrying out an order", func() {
@@ -264,7 +264,7 @@ func (s *Server) Order(ctx context.Context, order string) string {
 	switch {
 	case len(words) == 1 && words[0] == "status":
 		method, target = http.MethodGet, "/v1/status?as=table"
-	case len(words) == 2 && effects[client.Verb(words[0])].participle != "":
+	case len(words) == 2 && verbEffects[client.Verb(words[0])].participle != "":
 		target = "/v1/services/" + url.PathEscape(words[1]) + "/" + words[0]
 	default:
 		return "it is none of: stop NAME, start NAME, restart NAME, status"
@@ -274,7 +274,7 @@ func (s *Server) Order(ctx context.Context, order string) string {
 	if err != nil {
 		return err.Error()
 	}
-	r.Header.Set("Accept", client.Text)
+	r.Header.Set("Accept", client.MediaTypeText)
 	out := bufferedResponse{header: make(http.Header)}
 	s.serve(&out, r)
 	return strings.TrimSpace(out.String())

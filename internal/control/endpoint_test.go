@@ -20,7 +20,7 @@ import (
 	"hinit/supervisor"
 )
 
-func emptyCore() Backend {
+func newEmptyBackend() Backend {
 	return Backend{
 		Loop: emptyLoop{},
 		Init: func() client.Init { return client.Init{Version: "of the test"} },
@@ -34,14 +34,14 @@ func (emptyLoop) Snapshot() *supervisor.Snapshot        { return &supervisor.Sna
 func (emptyLoop) Orphans() uint64                       { return 0 }
 func (emptyLoop) ReapNow(context.Context, ...int) error { return nil }
 
-type messageChan chan string
+type messageLog chan string
 
-func (t messageChan) Say(format string, args ...any) { t <- fmt.Sprintf(format, args...) }
-func (t messageChan) Warn(format string, args ...any) {
+func (t messageLog) Say(format string, args ...any) { t <- fmt.Sprintf(format, args...) }
+func (t messageLog) Warn(format string, args ...any) {
 	t <- "warning: " + fmt.Sprintf(format, args...)
 }
 
-func (t messageChan) next(test *testing.T) string {
+func (t messageLog) next(test *testing.T) string {
 	test.Helper()
 	select {
 	case line := <-t:
@@ -62,8 +62,8 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	path, said := filepath.Join(dir, "control.sock"), make(messageChan, 100)
-	s := NewEndpoint(emptyCore(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn}))
+	path, said := filepath.Join(dir, "control.sock"), make(messageLog, 100)
+	s := NewEndpoint(newEmptyBackend(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn}))
 	ask := func() {
 		t.Helper()
 		cl := dial.New(path)
@@ -74,7 +74,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	}
 	order := func() {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, ordersName), []byte("dance\n"), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, orderFIFOName), []byte("dance\n"), 0); err != nil {
 			t.Fatal(err)
 		}
 		if got := said.next(t); !strings.HasPrefix(got, "orders: dance: it is none of") {
@@ -99,7 +99,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	order()
 	left = s.CloseForReexec()
 	s.Close(t.Context())
-	next := NewEndpoint(emptyCore(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn}))
+	next := NewEndpoint(newEmptyBackend(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn}))
 	next.Inherit(left)
 	if again := next.Detach(); again != left {
 		t.Error("a program that has a fault before it serves would lose the socket")
@@ -115,9 +115,9 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 // A line that a shell wrote to the FIFO while hinit re-executed itself must be carried out by the next program. The kernel threw
 // it away when the old program closed the FIFO; before that, the old program answered "ask it again" into the log.
 func TestAnOrderWrittenDuringAReexecutionWasNotCarriedOut(t *testing.T) {
-	path, said := filepath.Join(socketDir(t), "s"), make(messageChan, 100)
+	path, said := filepath.Join(socketDir(t), "s"), make(messageLog, 100)
 	options := withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn})
-	old := NewEndpoint(emptyCore(), options)
+	old := NewEndpoint(newEmptyBackend(), options)
 	if err := old.Open(path); err != nil {
 		t.Fatal(err)
 	}
@@ -125,12 +125,12 @@ func TestAnOrderWrittenDuringAReexecutionWasNotCarriedOut(t *testing.T) {
 	if left == nil {
 		t.Fatal("it cannot be left")
 	}
-	if err := os.WriteFile(filepath.Join(filepath.Dir(path), ordersName), []byte("status\n"), 0); err != nil {
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), orderFIFOName), []byte("status\n"), 0); err != nil {
 		t.Fatal(err)
 	}
 	handed := &Socket{Path: left.Path, File: duplicate(t, left.File), Orders: duplicate(t, left.Orders), Dev: left.Dev, Ino: left.Ino}
 	old.Close(t.Context())
-	next := NewEndpoint(emptyCore(), options)
+	next := NewEndpoint(newEmptyBackend(), options)
 	next.Inherit(handed)
 	next.Reattach(nil)
 	defer next.Close(t.Context())
@@ -171,7 +171,7 @@ func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := NewEndpoint(emptyCore(), withDefaults(Options{Say: t.Logf, Warn: t.Logf}))
+	e := NewEndpoint(newEmptyBackend(), withDefaults(Options{Say: t.Logf, Warn: t.Logf}))
 	hang, closed := make(chan struct{}), make(chan struct{})
 	e.serve(stuckListener{l, hang})
 	if _, err := dial.New(l.Addr().String()).Status(t.Context()); err != nil { // the server must use the new socket

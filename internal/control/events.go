@@ -17,15 +17,15 @@ import (
 	"hinit/supervisor"
 )
 
-// maxBatch is the maximum number of events in the memory of the server for one client.
-const maxBatch = 64
+// maxEventBatch is the maximum number of events in the memory of the server for one client.
+const maxEventBatch = 64
 
 // getEvents streams the history as JSON lines. since=N begins after event N, last=N sends at most N past events, and follow=1
 // continues with new events. By default it sends the whole history: the newest events of all services, and the last few events
 // of each service even if they are older. A slow reader gets a line with the number of lost events.
 func getEvents(s *Server, r *request) (out reply, err error) {
 	query := r.query
-	ring := s.core.History()
+	ring := s.backend.History()
 	newest := ring.Last()
 	var cursor uint64
 	var kept, end uint64 // sequence numbers of the events that are older than the ring of newest events; these events come first
@@ -34,7 +34,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 			return reply{}, err
 		}
 		if cursor > newest {
-			return reply{}, refuse(client.KindBadRequest,
+			return reply{}, newError(client.KindBadRequest,
 				"event %d has not happened, the newest is %d; hinit counts from 1 each time it starts", cursor, newest)
 		}
 	} else if records, _ := ring.Since(0); len(records) > 0 {
@@ -56,7 +56,7 @@ func getEvents(s *Server, r *request) (out reply, err error) {
 	if err != nil {
 		return reply{}, err
 	}
-	return s.stream(r, follow, func(out *jsonLines) { s.events(out, r.Context(), kept, end, cursor, follow) })
+	return s.stream(r, follow, func(out *jsonLineWriter) { s.events(out, r.Context(), kept, end, cursor, follow) })
 }
 
 // follow reports whether the client asks for new records after the existing ones.
@@ -65,30 +65,30 @@ func (r *request) follow() (bool, error) {
 	case "", "0", "1":
 		return follow == "1", nil
 	default:
-		return false, refuse(client.KindBadRequest, "follow is %q; it is 1 or 0", follow)
+		return false, newError(client.KindBadRequest, "follow is %q; it is 1 or 0", follow)
 	}
 }
 
 func parseNumber(text, name string) (uint64, error) {
 	n, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, refuse(client.KindBadRequest, "%s is %q; it is a whole number", name, text)
+		return 0, newError(client.KindBadRequest, "%s is %q; it is a whole number", name, text)
 	}
 	return n, nil
 }
 
 // events writes the older events between kept and end, and then the events after cursor. If follow is set, it continues with
 // new events until the client stops reading or the server ends. Before the end of the server, it writes all known events.
-func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor uint64, follow bool) {
-	ring := s.core.History()
+func (s *Server) events(out *jsonLineWriter, ctx context.Context, kept, end, cursor uint64, follow bool) {
+	ring := s.backend.History()
 	for out.err == nil {
 		older := ring.KeptBetween(kept, end)
 		if len(older) == 0 {
 			break
 		}
-		older = slices.Clone(older[:min(maxBatch, len(older))])
+		older = slices.Clone(older[:min(maxEventBatch, len(older))])
 		for _, rec := range older {
-			out.write(eventView(rec))
+			out.write(toClientEvent(rec))
 			kept = rec.Seq
 		}
 	}
@@ -100,24 +100,24 @@ func (s *Server) events(out *jsonLines, ctx context.Context, kept, end, cursor u
 			cursor += lost
 		}
 		for i := range records {
-			out.write(eventView(&records[i]))
+			out.write(toClientEvent(&records[i]))
 			cursor = records[i].Seq
 		}
 		return more
 	})
 }
 
-// firstBatch returns a copy of the first maxBatch items, and whether more follow. The copy prevents a slow client from holding
-// the whole list in memory.
+// firstBatch returns a copy of the first maxEventBatch items, and whether more follow. The copy prevents a slow client from
+// holding the whole list in memory.
 func firstBatch[T any](all []T) (some []T, more bool) {
-	if len(all) <= maxBatch {
+	if len(all) <= maxEventBatch {
 		return all, false
 	}
-	return slices.Clone(all[:maxBatch]), true
+	return slices.Clone(all[:maxEventBatch]), true
 }
 
 // stream answers with the JSON lines from write. With follow, the request counts as a request without a time limit.
-func (s *Server) stream(r *request, follow bool, write func(out *jsonLines)) (reply, error) {
+func (s *Server) stream(r *request, follow bool, write func(out *jsonLineWriter)) (reply, error) {
 	if follow {
 		if err := s.countWaiting(r); err != nil {
 			return reply{}, err
@@ -125,19 +125,19 @@ func (s *Server) stream(r *request, follow bool, write func(out *jsonLines)) (re
 	}
 	return reply{stream: func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "application/x-ndjson")
-		write(&jsonLines{server: s, w: w, flush: http.NewResponseController(w)})
+		write(&jsonLineWriter{server: s, w: w, flush: http.NewResponseController(w)})
 	}}, nil
 }
 
-// jsonLines writes JSON lines to a client that may be slow. Each line has a deadline. The first failure ends the stream.
-type jsonLines struct {
+// jsonLineWriter writes JSON lines to a client that may be slow. Each line has a deadline. The first failure ends the stream.
+type jsonLineWriter struct {
 	server *Server
 	w      http.ResponseWriter
 	flush  *http.ResponseController
 	err    error
 }
 
-func (l *jsonLines) write(v any) {
+func (l *jsonLineWriter) write(v any) {
 	if l.err != nil {
 		return
 	}
@@ -151,7 +151,7 @@ func (l *jsonLines) write(v any) {
 
 // writeUpdates calls writeBatch, which writes lines, until it returns false. If follow is set, it repeats the call after each
 // change, until ctx ends. changed returns a channel that is closed at the next change.
-func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, changed func() <-chan struct{}, writeBatch func() (more bool)) {
+func (l *jsonLineWriter) writeUpdates(ctx context.Context, follow bool, changed func() <-chan struct{}, writeBatch func() (more bool)) {
 	for {
 		ending := !follow || ctx.Err() != nil
 		next := changed()
@@ -167,28 +167,28 @@ func (l *jsonLines) writeUpdates(ctx context.Context, follow bool, changed func(
 	}
 }
 
-func (l *jsonLines) end() {
+func (l *jsonLineWriter) end() {
 	if l.err == nil {
 		l.server.extendWriteDeadline(l.w)
 		l.err = l.flush.Flush()
 	}
 }
 
-func eventView(rec *supervisor.Record) client.Event {
+func toClientEvent(rec *supervisor.Record) client.Event {
 	e := client.Event{
-		Seq: rec.Seq, At: clockTime(rec.At), Service: rec.Service, From: string(rec.From), To: string(rec.To),
-		Reason: rec.Reason, PID: rec.PID, Key: rec.Key, Data: rec.Data, By: rec.By,
+		Seq: rec.Seq, At: recordedTime(rec.At), Service: rec.Service, FromState: string(rec.From), ToState: string(rec.To),
+		Reason: rec.Reason, PID: rec.PID, NoticeKey: rec.Key, NoticeData: rec.Data, Author: rec.By,
 	}
 	if rec.Exit != nil {
-		e.Exit = exitView(rec.Exit)
+		e.Exit = toClientExit(rec.Exit)
 		e.Exit.Tail = []string{} // the history has no log lines
 	}
 	return e
 }
 
 const (
-	maxKey  = 64
-	maxData = 1024
+	maxNoticeKey  = 64
+	maxNoticeData = 1024
 )
 
 // Notices are events that clients add to the history of hinit. A class of clients may add noticeBurst at once, and noticeRate
@@ -222,22 +222,22 @@ func (n *noticeLimit) allow(now time.Time) bool {
 func postNotice(s *Server, r *request, n client.Notice) (reply, error) {
 	switch {
 	case !isNoticeKey(n.Key):
-		return reply{}, refuse(client.KindBadRequest, "the key is %q; it is 1 to %d letters, digits and \"./_-\"", n.Key, maxKey)
-	case len(n.Data) > maxData:
-		return reply{}, refuse(client.KindBadRequest, "the data has %d bytes; it has %d at most", len(n.Data), maxData)
+		return reply{}, newError(client.KindBadRequest, "the key is %q; it is 1 to %d letters, digits and \"./_-\"", n.Key, maxNoticeKey)
+	case len(n.Data) > maxNoticeData:
+		return reply{}, newError(client.KindBadRequest, "the data has %d bytes; it has %d at most", len(n.Data), maxNoticeData)
 	case !s.noticeLimit[s.policy.classOf(r.client)].allow(s.now()):
-		return reply{}, refuse(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
+		return reply{}, newError(client.KindFailed, "too many notices; there may be %d a second, and %d at once", noticeRate, noticeBurst)
 	}
-	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: supervisor.ShortenText(show.Line(n.Data)), Service: s.serviceOf(r.client)}
+	event := supervisor.Remark{Text: "notice " + n.Key, Key: n.Key, Data: supervisor.ShortenText(show.EscapeLine(n.Data)), Service: s.serviceOf(r.client)}
 	if n.Data != "" {
 		event.Text += ": " + event.Data
 	}
-	return reply{status: http.StatusNoContent}, s.core.Do(r.Context(), event)
+	return reply{status: http.StatusNoContent}, s.backend.Do(r.Context(), event)
 }
 
 // serviceOf returns the service to whose session the client belongs, or "".
 func (s *Server) serviceOf(caller peer) string {
-	for _, v := range s.core.Snapshot().Services {
+	for _, v := range s.backend.Snapshot().Services {
 		if proc.InSession(int(caller.pid), v.PID) && !caller.isGone() {
 			return v.Name
 		}
@@ -247,7 +247,7 @@ func (s *Server) serviceOf(caller peer) string {
 
 func isNoticeKey(key string) bool {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789./_-"
-	return key != "" && len(key) <= maxKey && strings.Trim(key, letters) == ""
+	return key != "" && len(key) <= maxNoticeKey && strings.Trim(key, letters) == ""
 }
 
 // minStatusInterval is the shortest time between two lines of a status stream.
@@ -257,67 +257,67 @@ const minStatusInterval = time.Second
 // search reads a file for each service, which costs more than the rest of an idle stream.
 const minReapInterval = 10 * time.Second
 
-var problemSeed = maphash.MakeSeed()
+var problemHashSeed = maphash.MakeSeed()
 
-// follower is a client that follows the status. It stores the last status that was sent, and no queue of lines, so a slow
+// statusFollower is a client that follows the status. It stores the last status that was sent, and no queue of lines, so a slow
 // reader costs no memory.
-type follower struct {
-	server      *Server
-	client      peer
-	sent        []*supervisor.Service
-	reapedAt    time.Time
-	problemSums []uint64 // checksums of long problem texts in the last line, because such a text can change without its service
+type statusFollower struct {
+	server        *Server
+	client        peer
+	sentServices  []*supervisor.Service
+	reapedAt      time.Time
+	problemHashes []uint64 // checksums of long problem texts in the last line, because such a text can change without its service
 }
 
 // nextChange returns the changes of the status since the last call. The first call returns all services, and so does a call
 // after a service was added or removed.
-func (f *follower) nextChange(ctx context.Context) (change client.StatusChange, any bool) {
-	ctx, cancel := context.WithTimeout(ctx, reapTime)
+func (f *statusFollower) nextChange(ctx context.Context) (change client.StatusChange, any bool) {
+	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
 	defer cancel()
 	if now := f.server.now(); now.Sub(f.reapedAt) >= minReapInterval {
-		for _, v := range f.sent {
+		for _, v := range f.sentServices {
 			f.server.reapAndRead(ctx, v)
 		}
 		f.reapedAt = now
 	}
-	snap, added := f.server.snapshotWith(ctx, nil)
+	snap, added := f.server.snapshotWithExpected(ctx, nil)
 	services := servicesInStatus(snap)
-	same := f.sent != nil && slices.EqualFunc(services, f.sent, func(a, b *supervisor.Service) bool { return a.Name == b.Name })
+	same := f.sentServices != nil && slices.EqualFunc(services, f.sentServices, func(a, b *supervisor.Service) bool { return a.Name == b.Name })
 	problems := make([]uint64, len(services))
-	change = client.StatusChange{IsComplete: !same, Init: f.server.initView(snap), Services: []client.Service{}}
+	change = client.StatusChange{IsComplete: !same, Init: f.server.initStatus(snap), Services: []client.Service{}}
 	for i, v := range services {
-		problems[i] = maphash.String(problemSeed, f.server.problemText(v, f.server.policy.classOf(f.client) != otherClass))
-		if !same || v != f.sent[i] || problems[i] != f.problemSums[i] {
-			change.Services = append(change.Services, f.server.serviceView(ctx, v, f.client, added))
+		problems[i] = maphash.String(problemHashSeed, f.server.problemText(v, f.server.policy.classOf(f.client) != otherClass))
+		if !same || v != f.sentServices[i] || problems[i] != f.problemHashes[i] {
+			change.Services = append(change.Services, f.server.serviceStatus(ctx, v, f.client, added))
 		}
 	}
 	if change.IsComplete {
-		change.Init.OOMFirst = oomFirst(snap.Services, change.Services)
+		change.Init.FirstOOMVictim = firstOOMVictim(snap.Services, change.Services)
 	}
 	shortenTails(change.Services)
-	f.sent, f.problemSums = services, problems
+	f.sentServices, f.problemHashes = services, problems
 	return change, change.IsComplete || len(change.Services) > 0
 }
 
 // getFollow streams the status and its changes, until the client stops reading or the server ends. It waits for minStatusInterval after
 // each written line before the next snapshot. So the cost of a reader doesn't grow with the number of changes.
 func getFollow(s *Server, r *request) (reply, error) {
-	return s.stream(r, true, func(out *jsonLines) {
-		f := &follower{server: s, client: r.client}
+	return s.stream(r, true, func(out *jsonLineWriter) {
+		f := &statusFollower{server: s, client: r.client}
 		beat := time.After(0)
 		due := true
 		for {
-			next := s.core.Changed()
-			line, err := s.answerInTurn(r, func() (reply, error) {
+			next := s.backend.Changed()
+			line, err := s.makeAnswerLimited(r, func() (reply, error) {
 				if change, changed := f.nextChange(r.Context()); changed || due {
 					return okReply(change)
 				}
 				return reply{}, nil
 			})
-			if line.sent != nil {
+			if line.onSent != nil {
 				out.write(line.body)
 				out.end()
-				line.sent()
+				line.onSent()
 				beat = time.After(client.WatchInterval)
 			}
 			if err != nil || out.err != nil {

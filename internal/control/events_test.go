@@ -19,7 +19,7 @@ import (
 	"hinit/supervisor"
 )
 
-func churn(t *testing.T, core *loopCore, rounds int) {
+func churnServices(t *testing.T, core *loopBackend, rounds int) {
 	t.Helper()
 	for range rounds {
 		for _, verb := range []client.Verb{client.VerbStart, client.VerbStop} {
@@ -30,15 +30,15 @@ func churn(t *testing.T, core *loopCore, rounds int) {
 	}
 }
 
-func seqs(t *testing.T, body string) (list []uint64, lost uint64) {
+func parseSeqs(t *testing.T, body string) (list []uint64, lost uint64) {
 	t.Helper()
 	for line := range strings.Lines(body) {
 		var e client.Event
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("%s: %v", line, err)
 		}
-		if e.Lost > 0 {
-			lost += e.Lost
+		if e.LostCount > 0 {
+			lost += e.LostCount
 			continue
 		}
 		list = append(list, e.Seq)
@@ -47,9 +47,9 @@ func seqs(t *testing.T, body string) (list []uint64, lost uint64) {
 }
 
 func TestEventsOfThePast(t *testing.T) {
-	core := newLoopCore(t)
-	s := serve(t, core, everyone)
-	core.add(t, "x", supervisor.WantUp)
+	core := newLoopBackend(t)
+	s := serve(t, core, readableByAll)
+	core.addService(t, "x", supervisor.WantUp)
 	newest := core.History().Last()
 	if newest != 3 { // the events are: registered, starting, up
 		t.Fatalf("%d events", newest)
@@ -66,12 +66,12 @@ func TestEventsOfThePast(t *testing.T) {
 		{"?last=99", "[1 2 3]"},
 		{"?since=2&last=2&follow=0", "[3]"},
 	} {
-		code, body := s.curl(t, -1, "/v1/events"+tt.query)
-		if got, lost := seqs(t, body); code != 200 || lost != 0 || fmt.Sprint(got) != tt.want {
+		code, body := s.curlAs(t, -1, "/v1/events"+tt.query)
+		if got, lost := parseSeqs(t, body); code != 200 || lost != 0 || fmt.Sprint(got) != tt.want {
 			t.Errorf("%s: %d %v, lost %d", tt.query, code, got, lost)
 		}
 	}
-	_, body := s.curl(t, -1, "/v1/events?last=1")
+	_, body := s.curlAs(t, -1, "/v1/events?last=1")
 	var e map[string]any
 	if err := json.Unmarshal([]byte(body), &e); err != nil {
 		t.Fatal(err)
@@ -89,9 +89,9 @@ func TestEventsOfThePast(t *testing.T) {
 }
 
 func TestAnExitIsAnEventWithItsCause(t *testing.T) {
-	core := newLoopCore(t)
-	s := serve(t, core, everyone)
-	core.add(t, "x", supervisor.WantUp)
+	core := newLoopBackend(t)
+	s := serve(t, core, readableByAll)
+	core.addService(t, "x", supervisor.WantUp)
 	core.procs.end(core.Snapshot().Find("gateway-x").Run, 78, 0)
 	testkit.Until(t, "parked", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Parked })
 	var exit *client.Exit
@@ -107,35 +107,35 @@ func TestAnExitIsAnEventWithItsCause(t *testing.T) {
 }
 
 func TestEventsThatAreGoneAreTold(t *testing.T) {
-	core := newLoopCore(t)
-	s := serve(t, core, everyone)
-	core.add(t, "x", supervisor.WantDown)
+	core := newLoopBackend(t)
+	s := serve(t, core, readableByAll)
+	core.addService(t, "x", supervisor.WantDown)
 	for core.History().Last() < 2000 {
-		churn(t, core, 50)
+		churnServices(t, core, 50)
 	}
 	testkit.Until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
 	newest := core.History().Last()
-	_, body := s.curl(t, -1, "/v1/events?since=0")
-	got, lost := seqs(t, body)
+	_, body := s.curlAs(t, -1, "/v1/events?since=0")
+	got, lost := parseSeqs(t, body)
 	if lost != newest-1024 || len(got) != 1024 || got[0] != lost+1 || !strings.HasPrefix(body, `{"lost":`) {
 		t.Errorf("since 0: lost %d, got %d", lost, len(got))
 	}
-	_, body = s.curl(t, -1, "/v1/events")
-	if got, lost := seqs(t, body); lost != 0 || len(got) != 1024+8 { // the whole ring, and older events of the service
+	_, body = s.curlAs(t, -1, "/v1/events")
+	if got, lost := parseSeqs(t, body); lost != 0 || len(got) != 1024+8 { // the whole ring, and older events of the service
 		t.Errorf("everything: lost %d, got %d", lost, len(got))
 	}
 	for _, last := range []int{0, 1, 1024, 1027, 5000} {
-		_, body = s.curl(t, -1, fmt.Sprintf("/v1/events?last=%d", last))
-		if got, _ := seqs(t, body); len(got) != min(last, 1024+8) || last > 0 && got[len(got)-1] != newest {
+		_, body = s.curlAs(t, -1, fmt.Sprintf("/v1/events?last=%d", last))
+		if got, _ := parseSeqs(t, body); len(got) != min(last, 1024+8) || last > 0 && got[len(got)-1] != newest {
 			t.Errorf("the last %d: got %d", last, len(got))
 		}
 	}
 }
 
 func TestFollowingWithCurl(t *testing.T) {
-	core := newLoopCore(t)
-	s := serve(t, core, everyone)
-	core.add(t, "x", supervisor.WantDown)
+	core := newLoopBackend(t)
+	s := serve(t, core, readableByAll)
+	core.addService(t, "x", supervisor.WantDown)
 	path, err := exec.LookPath("curl")
 	if err != nil {
 		if os.Getenv("CI") == "true" {
@@ -156,13 +156,13 @@ func TestFollowingWithCurl(t *testing.T) {
 	testkit.Until(t, "connected", func() bool { return s.connections() == 1 })
 	lines := bufio.NewScanner(out)
 	for range 3 {
-		churn(t, core, 1)
+		churnServices(t, core, 1)
 		testkit.Until(t, "down", func() bool { return core.Snapshot().Find("gateway-x").State == supervisor.Down })
 		for last := core.History().Last(); next <= last; next++ {
 			if !lines.Scan() {
 				t.Fatalf("the stream ended: %v", lines.Err())
 			}
-			if got, _ := seqs(t, lines.Text()); len(got) != 1 || got[0] != next {
+			if got, _ := parseSeqs(t, lines.Text()); len(got) != 1 || got[0] != next {
 				t.Fatalf("got %s, want %d", lines.Text(), next)
 			}
 		}
@@ -186,16 +186,16 @@ func (s *testServer) connections() (n int32) {
 }
 
 func TestTheClientFollows(t *testing.T) {
-	core := newLoopCore(t)
-	s := serve(t, core, everyone)
-	core.add(t, "x", supervisor.WantUp)
+	core := newLoopBackend(t)
+	s := serve(t, core, readableByAll)
+	core.addService(t, "x", supervisor.WantUp)
 	ctx, cancel := context.WithCancel(t.Context())
 	var got []uint64
-	err := s.client().Events(ctx, client.EventOptions{Last: 1, Follow: true}, func(e client.Event) error {
+	err := s.client().Events(ctx, client.EventOptions{MaxPast: 1, Follow: true}, func(e client.Event) error {
 		got = append(got, e.Seq)
 		switch len(got) {
 		case 1:
-			churn(t, core, 1)
+			churnServices(t, core, 1)
 		case 3:
 			cancel()
 		}
@@ -208,9 +208,9 @@ func TestTheClientFollows(t *testing.T) {
 }
 
 func TestAFollowerThatDoesNotReadIsDroppedAndHoldsUpNobody(t *testing.T) {
-	core := newLoopCore(t)
-	s := serve(t, core, everyone, func(s *Server) { s.sendTime = 100 * time.Millisecond })
-	core.add(t, "x", supervisor.WantDown)
+	core := newLoopBackend(t)
+	s := serve(t, core, readableByAll, func(s *Server) { s.sendTimeout = 100 * time.Millisecond })
+	core.addService(t, "x", supervisor.WantDown)
 	c, err := net.Dial("unix", s.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -221,7 +221,7 @@ func TestAFollowerThatDoesNotReadIsDroppedAndHoldsUpNobody(t *testing.T) {
 	}
 	testkit.Until(t, "connected", func() bool { return s.connections() == 1 })
 	testkit.Until(t, "dropped", func() bool {
-		churn(t, core, 20)
+		churnServices(t, core, 20)
 		return s.connections() == 0
 	})
 	if _, err := s.client().Health(t.Context()); err != nil {

@@ -14,8 +14,8 @@ import (
 	"hinit/supervisor"
 )
 
-// shape describes a line of the stream: "whole: a b" for a line with all services, "b" for a change of b.
-func shape(c client.StatusChange) string {
+// describeChange describes a line of the stream: "whole: a b" for a line with all services, "b" for a change of b.
+func describeChange(c client.StatusChange) string {
 	names := make([]string, len(c.Services))
 	for i, s := range c.Services {
 		names[i] = s.Profile + "=" + s.State
@@ -28,22 +28,22 @@ func shape(c client.StatusChange) string {
 }
 
 func TestTheStatusIsFollowedByWhatChanges(t *testing.T) {
-	a, b := gateway("a", supervisor.Up), gateway("b", supervisor.Down, unwanted)
-	core := newFakeCore(a, b)
-	s := serve(t, core, everyone)
+	a, b := newGateway("a", supervisor.Up), newGateway("b", supervisor.Down, setUnwanted)
+	core := newFakeBackend(a, b)
+	s := serve(t, core, readableByAll)
 	var st client.Status
 	var got []string
 	begin := time.Now()
 	err := s.client().Watch(t.Context(), func(c client.StatusChange) error {
 		c.Apply(&st)
-		got = append(got, shape(c))
+		got = append(got, describeChange(c))
 		switch len(got) {
 		case 1:
-			core.set(a, gateway("b", supervisor.Starting))
-			core.set(a, gateway("b", supervisor.Stopping))
-			core.set(a, gateway("b", supervisor.Up))
+			core.setServices(a, newGateway("b", supervisor.Starting))
+			core.setServices(a, newGateway("b", supervisor.Stopping))
+			core.setServices(a, newGateway("b", supervisor.Up))
 		case 2:
-			core.set(a, gateway("b", supervisor.Up), gateway("c", supervisor.Up))
+			core.setServices(a, newGateway("b", supervisor.Up), newGateway("c", supervisor.Up))
 		case 3:
 			// After the last change, the next line is the periodic one.
 		case 4:
@@ -61,15 +61,15 @@ func TestTheStatusIsFollowedByWhatChanges(t *testing.T) {
 	if took := time.Since(begin); took < 2*minStatusInterval {
 		t.Errorf("four lines within %s", took)
 	}
-	if len(st.Services) != 3 || st.Services[1].State != client.StateUp || st.Init.Orphans != 7 {
+	if len(st.Services) != 3 || st.Services[1].State != client.StateUp || st.Init.OrphansReaped != 7 {
 		t.Errorf("applied: %+v", st)
 	}
 }
 
 // When a follower goes away, its connection and slot must become free.
 func TestAFollowerLeavesNothing(t *testing.T) {
-	core := newFakeCore(gateway("a", supervisor.Up))
-	s := serve(t, core, everyone)
+	core := newFakeBackend(newGateway("a", supervisor.Up))
+	s := serve(t, core, readableByAll)
 	enough := errors.New("enough")
 	for range 3 {
 		if err := s.client().Watch(t.Context(), func(client.StatusChange) error { return enough }); !errors.Is(err, enough) {
@@ -87,7 +87,7 @@ func TestAFollowerLeavesNothing(t *testing.T) {
 // The slot of a follower must become free when its connection ends, even if the client sent a byte too many before. net/http
 // does not notice the end of such a connection.
 func TestAFollowerThatIsDeadGivesItsPlaceBack(t *testing.T) {
-	s := serve(t, newFakeCore(gateway("a", supervisor.Up)), everyone)
+	s := serve(t, newFakeBackend(newGateway("a", supervisor.Up)), readableByAll)
 	class := s.policy.classOf(peer{uid: s.policy.ownUID})
 	for _, target := range []string{"/v1/events?follow=1", "/v1/runs?follow=1", "/v1/status/follow", "/v1/slots/wait?dir=/x&until=D"} {
 		c, err := net.Dial("unix", s.socket)
@@ -109,13 +109,13 @@ func TestAFollowerThatIsDeadGivesItsPlaceBack(t *testing.T) {
 func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 	var all []*supervisor.Service
 	for i := range 100 {
-		all = append(all, gateway(fmt.Sprint(i), supervisor.Up, func(v *supervisor.Service) { v.Reason = strings.Repeat("long ", 10_000) }))
+		all = append(all, newGateway(fmt.Sprint(i), supervisor.Up, func(v *supervisor.Service) { v.Reason = strings.Repeat("long ", 10_000) }))
 	}
-	s := serve(t, newFakeCore(all...), everyone)
+	s := serve(t, newFakeBackend(all...), readableByAll)
 	begin := time.Now()
 	for range 4 { // four answers of 5 MB exceed the buffers; making one takes long under the race detector
-		s.ask(t, "/v1/status/follow")
-		s.ask(t, "/v1/status")
+		s.openStream(t, "/v1/status/follow")
+		s.openStream(t, "/v1/status")
 	}
 	enough := errors.New("enough")
 	var err error
@@ -139,9 +139,9 @@ func TestAFollowerDoesNotWaitForTheSlownessOfOthers(t *testing.T) {
 // A user who may not read logs must get no line of a log in the stream.
 func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 	exit := &supervisor.Exit{Run: 1, PID: 5, Code: 1, Cause: supervisor.CauseCrash, Tail: []string{"a secret"}}
-	v := gateway("a", supervisor.Backoff, func(v *supervisor.Service) { v.LastExit, v.CrashLoop = exit, true })
-	s := serve(t, newFakeCore(v), everyone)
-	f := &follower{server: s.Server, client: peer{uid: 4711}}
+	v := newGateway("a", supervisor.Backoff, func(v *supervisor.Service) { v.LastExit, v.CrashLoop = exit, true })
+	s := serve(t, newFakeBackend(v), readableByAll)
+	f := &statusFollower{server: s.Server, client: peer{uid: 4711}}
 	change, changed := f.nextChange(t.Context())
 	if !changed || len(change.Services) != 1 || len(change.Services[0].LastExit.Tail) != 0 || strings.Contains(change.Services[0].Problem, "secret") {
 		t.Errorf("%+v", change)
@@ -151,10 +151,10 @@ func TestWhoMayNotReadLogsFollowsWithoutThem(t *testing.T) {
 // The stream of statuses must rarely check for unnoticed ends of services. The check reads a file for each service, so with 500
 // services an open page would take more than half a percent of a processor.
 func TestAnOpenPageSearchesForUnnoticedEndsOnlyNowAndThen(t *testing.T) {
-	dead := unreaped(t)
-	core, searches, now := newFakeCore(gateway("a", supervisor.Up, func(v *supervisor.Service) { v.PID = dead })), 0, time.Now()
-	core.change(func() { core.ping = func(context.Context) error { searches++; return nil } })
-	f := follower{server: newServer(core, Options{}), client: peer{}}
+	dead := startZombie(t)
+	core, searches, now := newFakeBackend(newGateway("a", supervisor.Up, func(v *supervisor.Service) { v.PID = dead })), 0, time.Now()
+	core.update(func() { core.onReap = func(context.Context) error { searches++; return nil } })
+	f := statusFollower{server: newServer(core, Options{}), client: peer{}}
 	f.server.now = func() time.Time { return now }
 	for i := range 11 {
 		f.nextChange(t.Context())

@@ -37,7 +37,7 @@ func FuzzRequests(f *testing.F) {
 		}
 		ctx, cancel := context.WithCancel(context.WithValue(context.Background(), peerKey{}, peer{pid: 1, uid: uid}))
 		cancel()
-		core := newFakeCore(gateway("coder", supervisor.Up), gateway("x", supervisor.Down))
+		core := newFakeBackend(newGateway("coder", supervisor.Up), newGateway("x", supervisor.Down))
 		s := newServer(core, Options{AgentUID: 10000, OtherUsers: config.OthersMayReadStatus})
 		w := httptest.NewRecorder()
 		begin := time.Now()

@@ -14,30 +14,30 @@ import (
 	"hinit/supervisor"
 )
 
-// replacedCore is a Backend whose Reexec succeeds or returns err.
-type replacedCore struct {
-	*fakeCore
+// reexecBackend is a Backend whose Reexec succeeds or returns err.
+type reexecBackend struct {
+	*fakeBackend
 	err error
 }
 
-func (c replacedCore) Reexec(_ context.Context, binary string) (int, error) {
+func (c reexecBackend) Reexec(_ context.Context, binary string) (int, error) {
 	if c.err != nil {
 		return 0, c.err
 	}
-	c.change(func() {
+	c.update(func() {
 		if binary == "/broken" {
-			c.info.ReexecError = "it does not work"
+			c.initStatus.ReexecError = "it does not work"
 			return
 		}
-		c.info.Generation++
+		c.initStatus.Generation++
 	})
 	return 1, nil
 }
 
-func (c replacedCore) Init() client.Init {
+func (c reexecBackend) Init() client.Init {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.info
+	return c.initStatus
 }
 
 func TestSocketGoesOnInAnotherImage(t *testing.T) {
@@ -47,8 +47,8 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			core := newFakeCore(gateway("a", supervisor.Stopping, unwanted), gateway("b", supervisor.Stopping))
-			old := newServer(core, everyone)
+			core := newFakeBackend(newGateway("a", supervisor.Stopping, setUnwanted), newGateway("b", supervisor.Stopping))
+			old := newServer(core, readableByAll)
 			served := make(chan error, 1)
 			go func() { served <- old.Serve(l) }()
 			cl := dial.New(socket)
@@ -56,8 +56,8 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 				t.Fatal(err)
 			}
 			stopped, restarted := make(chan error, 1), make(chan error, 1)
-			go func() { _, err := cl.Stop(t.Context(), "a", client.Wait{Wait: true}); stopped <- err }()
-			go func() { _, err := cl.Restart(t.Context(), "b", client.Wait{Wait: true}); restarted <- err }()
+			go func() { _, err := cl.Stop(t.Context(), "a", client.WaitOptions{Wait: true}); stopped <- err }()
+			go func() { _, err := cl.Restart(t.Context(), "b", client.WaitOptions{Wait: true}); restarted <- err }()
 			testkit.Until(t, "both wait", func() bool { return len(core.receivedCommands()) == len("stop gateway-a, restart gateway-b") })
 
 			s, err := Detach(l)
@@ -80,8 +80,8 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			core.set(gateway("a", supervisor.Down, unwanted))
-			server := newServer(core, everyone)
+			core.setServices(newGateway("a", supervisor.Down, setUnwanted))
+			server := newServer(core, readableByAll)
 			go func() { served <- server.Serve(next) }()
 			if err := <-asked; err != nil {
 				t.Errorf("who asked meanwhile is told %v", err)
@@ -102,37 +102,37 @@ func TestSocketGoesOnInAnotherImage(t *testing.T) {
 }
 
 func TestReexecIsForRootAndTellsWhatCameOfIt(t *testing.T) {
-	core := replacedCore{newFakeCore(), nil}
-	core.info.Generation = 1
-	s := serve(t, core, everyone)
+	core := reexecBackend{newFakeBackend(), nil}
+	core.initStatus.Generation = 1
+	s := serve(t, core, readableByAll)
 	info, err := dial.New(s.socket).Reexec(t.Context(), "")
 	if err != nil || info.Generation != 2 {
 		t.Errorf("got image %d, %v", info.Generation, err)
 	}
-	core.change(func() { core.info.Generation = 1 })
+	core.update(func() { core.initStatus.Generation = 1 })
 	if _, err := dial.New(s.socket).Reexec(t.Context(), "/broken"); err == nil || err.Error() != "cannot re-execute hinit: it does not work" {
 		t.Errorf("got %v", err)
 	}
-	p := policy{ownUID: 0, agent: 1000, othersMayRead: true}
+	p := accessPolicy{ownUID: 0, agentUID: 1000, othersMayRead: true}
 	for uid, may := range map[uint32]bool{0: true, 1000: false, 2000: false} {
-		if got := p.check(peer{uid: uid}, mayReplace) == nil; got != may {
+		if got := p.check(peer{uid: uid}, mayReexec) == nil; got != may {
 			t.Errorf("uid %d may replace hinit: %v", uid, got)
 		}
 	}
-	if err := (policy{ownUID: 1000, agent: 1000}).check(peer{uid: 1000}, mayReplace); err != nil {
+	if err := (accessPolicy{ownUID: 1000, agentUID: 1000}).check(peer{uid: 1000}, mayReexec); err != nil {
 		t.Errorf("the user hinit runs as may not replace it: %v", err)
 	}
 }
 
 func TestTheAgentMayNotEndTheContainerOfRoot(t *testing.T) {
-	p := policy{ownUID: 0, agent: 1000, othersMayRead: true}
+	p := accessPolicy{ownUID: 0, agentUID: 1000, othersMayRead: true}
 	for uid, may := range map[uint32]bool{0: true, 1000: false, 2000: false} {
-		err := p.check(peer{uid: uid}, mayEnd)
+		err := p.check(peer{uid: uid}, mayShutDown)
 		if (err == nil) != may || err != nil && err.Message != fmt.Sprintf("uid %d may not end the container; root may", uid) {
 			t.Errorf("uid %d may end the container: %v", uid, err)
 		}
 	}
-	if err := (policy{ownUID: 1000, agent: 1000}).check(peer{uid: 1000}, mayEnd); err != nil {
+	if err := (accessPolicy{ownUID: 1000, agentUID: 1000}).check(peer{uid: 1000}, mayShutDown); err != nil {
 		t.Errorf("the user that PID 1 is may not end it: %v", err)
 	}
 }
@@ -140,7 +140,7 @@ func TestTheAgentMayNotEndTheContainerOfRoot(t *testing.T) {
 // The agent must not be allowed to reload without the configuration file. While root replaces the file, such a reload would end
 // limits and isolation.
 func TestTheAgentReloadedWithoutTheFile(t *testing.T) {
-	s := &Server{policy: policy{ownUID: 0, agent: 1000, othersMayRead: true}}
+	s := &Server{policy: accessPolicy{ownUID: 0, agentUID: 1000, othersMayRead: true}}
 	_, err := postReload(s, &request{client: peer{uid: 1000}}, client.Reload{Force: true})
 	if err == nil || !errors.Is(err, client.ErrNotAllowed) || err.Error() != "uid 1000 may not reload without a configuration file; root may" {
 		t.Errorf("it is told %v", err)

@@ -17,10 +17,10 @@ import (
 	"hinit/supervisor"
 )
 
-// faultyVolume is a Backend that reports a volume which the agent can't write.
-type faultyVolume struct{ *fakeCore }
+// faultyVolumeBackend is a Backend that reports a volume which the agent can't write.
+type faultyVolumeBackend struct{ *fakeBackend }
 
-func (faultyVolume) Examine(context.Context) (found client.Findings) {
+func (faultyVolumeBackend) Examine(context.Context) (found client.Findings) {
 	found.OK("space", "there is some")
 	found.Failed("home", "the agent's user cannot write in %q: permission denied", "/opt/data")
 	return found
@@ -30,7 +30,7 @@ func (faultyVolume) Examine(context.Context) (found client.Findings) {
 func TestAPodIsReadyOnlyWhenWhatIsWantedIsServed(t *testing.T) {
 	up := func(v *supervisor.Service) { v.Ready = true }
 	broken := func(v *supervisor.Service) { v.PID, v.CrashLoop, v.LastExit = 0, true, &supervisor.Exit{Code: 1} }
-	cmd := gateway("cmd", supervisor.Up, up)
+	cmd := newGateway("cmd", supervisor.Up, up)
 	cmd.Name, cmd.Profile, cmd.Kind = "cmd", "", supervisor.KindCmd
 	standby := client.Init{Lease: &client.Lease{State: client.LeaseWaiting, Since: time.Now(), Detail: `the lock of "/opt/data" is held by another hinit`}}
 	plain := client.Init{ServicesFile: "/etc/hinit/hinit.yaml"}
@@ -42,18 +42,18 @@ func TestAPodIsReadyOnlyWhenWhatIsWantedIsServed(t *testing.T) {
 		startup  string // expected failure of each probe; "" if it passes
 		ready    string
 	}{
-		{"one of two is in trouble", plain, false, []*supervisor.Service{gateway("a", supervisor.Up, up), gateway("b", supervisor.Backoff, broken)}, "", ""},
-		{"all are in trouble, and the CMD runs", plain, false, []*supervisor.Service{cmd, gateway("b", supervisor.Backoff, broken)}, "", "none of the 1 wanted services works; gateway-b: "},
-		{"the same, and the volume is to blame", client.Init{}, false, []*supervisor.Service{cmd, gateway("b", supervisor.Backoff, broken)}, "", `cannot write in "/opt/data"`},
+		{"one of two is in trouble", plain, false, []*supervisor.Service{newGateway("a", supervisor.Up, up), newGateway("b", supervisor.Backoff, broken)}, "", ""},
+		{"all are in trouble, and the CMD runs", plain, false, []*supervisor.Service{cmd, newGateway("b", supervisor.Backoff, broken)}, "", "none of the 1 wanted services works; gateway-b: "},
+		{"the same, and the volume is to blame", client.Init{}, false, []*supervisor.Service{cmd, newGateway("b", supervisor.Backoff, broken)}, "", `cannot write in "/opt/data"`},
 		{"nothing is wanted on a volume that can't be written", client.Init{}, false, nil, "", `cannot write in "/opt/data"`},
-		{"one has not been started", plain, false, []*supervisor.Service{gateway("a", supervisor.Up, up), gateway("b", supervisor.Waiting)}, "", "1 of the 2 wanted services have not been started yet"},
+		{"one has not been started", plain, false, []*supervisor.Service{newGateway("a", supervisor.Up, up), newGateway("b", supervisor.Waiting)}, "", "1 of the 2 wanted services have not been started yet"},
 		{"a CMD alone", plain, false, []*supervisor.Service{cmd}, "", ""},
 		{"a standby", standby, false, []*supervisor.Service{cmd}, "", "is held by another hinit"},
 		{"the boot", plain, true, nil, "the container is booting", "the container is booting"},
 	} {
-		core := newFakeCore(tt.services...)
-		core.info, core.booting = tt.info, tt.booting
-		c := serve(t, faultyVolume{core}, everyone).client()
+		core := newFakeBackend(tt.services...)
+		core.initStatus, core.booting = tt.info, tt.booting
+		c := serve(t, faultyVolumeBackend{core}, readableByAll).client()
 		for probe, want := range map[string]string{client.ProbeStartup: tt.startup, client.ProbeReady: tt.ready, client.ProbeLive: ""} {
 			h, err := c.Probe(t.Context(), probe)
 			if err != nil || h.OK != (want == "") || !strings.Contains(h.Reason, want) {
@@ -61,20 +61,20 @@ func TestAPodIsReadyOnlyWhenWhatIsWantedIsServed(t *testing.T) {
 			}
 		}
 	}
-	core := newFakeCore()
-	core.change(func() { core.ping = func(context.Context) error { return context.DeadlineExceeded } })
-	if h, err := serve(t, core, everyone).client().Probe(t.Context(), client.ProbeLive); err != nil || h.OK {
+	core := newFakeBackend()
+	core.update(func() { core.onReap = func(context.Context) error { return context.DeadlineExceeded } })
+	if h, err := serve(t, core, readableByAll).client().Probe(t.Context(), client.ProbeLive); err != nil || h.OK {
 		t.Errorf("a supervisor that does not answer is live: %+v, %v", h, err)
 	}
-	if _, err := serve(t, core, everyone).client().Probe(t.Context(), "well"); err == nil {
+	if _, err := serve(t, core, readableByAll).client().Probe(t.Context(), "well"); err == nil {
 		t.Error("an unknown probe was answered")
 	}
 }
 
 func TestTheAgentPausesTheChecksOfGatewaysOnly(t *testing.T) {
-	web := gateway("web", supervisor.Up)
+	web := newGateway("web", supervisor.Up)
 	web.Name, web.Profile, web.Kind = "web", "", supervisor.KindService
-	s := serve(t, newFakeCore(web, gateway("a", supervisor.Up)), everyone)
+	s := serve(t, newFakeBackend(web, newGateway("a", supervisor.Up)), readableByAll)
 	for _, tt := range []struct {
 		uid     uint32
 		service string
@@ -89,56 +89,56 @@ func TestTheAgentPausesTheChecksOfGatewaysOnly(t *testing.T) {
 	}
 }
 
-// shapedCore is a Backend with one service for each combination of state and faults. The name of a service encodes its
+// combinationBackend is a Backend with one service for each combination of state and faults. The name of a service encodes its
 // combination.
-type shapedCore struct{ *fakeCore }
+type combinationBackend struct{ *fakeBackend }
 
 const (
 	notReady = 1 << iota
 	notWanted
-	loops
+	crashLoops
 	isPaused
 	isDeaf
 	checkFails
 	hasNote
 	isUnserved
-	shapes
+	combinations
 )
 
-func bitsOf(name string) (bits int) {
+func combinationOf(name string) (bits int) {
 	_, _ = fmt.Sscanf(name[strings.LastIndexByte(name, '-')+1:], "%d", &bits)
 	return bits
 }
 
-func (shapedCore) Checks(v *supervisor.Service) (out []client.Check) {
+func (combinationBackend) Checks(v *supervisor.Service) (out []client.Check) {
 	name := v.Name
-	if bitsOf(name)&isDeaf != 0 {
+	if combinationOf(name)&isDeaf != 0 {
 		out = append(out, client.Check{Name: "deaf", Type: "deaf", Failed: true})
 	}
-	if bitsOf(name)&checkFails != 0 {
+	if combinationOf(name)&checkFails != 0 {
 		out = append(out, client.Check{Name: "health", Type: "http", Failed: true})
 	}
 	return out
 }
 
-func (shapedCore) Note(v *supervisor.Service) string {
-	return map[bool]string{true: "a remark"}[bitsOf(v.Name)&hasNote != 0]
+func (combinationBackend) Note(v *supervisor.Service) string {
+	return map[bool]string{true: "a remark"}[combinationOf(v.Name)&hasNote != 0]
 }
 
-func (shapedCore) ServedBy(v *supervisor.Service) string {
-	return map[bool]string{true: client.ServedByNone}[bitsOf(v.Name)&isUnserved != 0]
+func (combinationBackend) ServedBy(v *supervisor.Service) string {
+	return map[bool]string{true: client.ServedByNone}[combinationOf(v.Name)&isUnserved != 0]
 }
 
-func shaped() (all []*supervisor.Service) {
+func combinationServices() (all []*supervisor.Service) {
 	for _, state := range []supervisor.State{
 		supervisor.Down, supervisor.Waiting, supervisor.Starting, supervisor.Up, supervisor.Stopping, supervisor.Killing,
 		supervisor.Finishing, supervisor.Backoff, supervisor.Parked, supervisor.Failed,
 	} {
-		for bits := range shapes {
-			v := gateway(fmt.Sprintf("%s-%d", state, bits), state)
-			v.Ready, v.CrashLoop, v.Paused, v.LastExit = bits&notReady == 0, bits&loops != 0, bits&isPaused != 0, &supervisor.Exit{Code: 1}
+		for bits := range combinations {
+			v := newGateway(fmt.Sprintf("%s-%d", state, bits), state)
+			v.Ready, v.CrashLoop, v.Paused, v.LastExit = bits&notReady == 0, bits&crashLoops != 0, bits&isPaused != 0, &supervisor.Exit{Code: 1}
 			if bits&notWanted != 0 {
-				unwanted(v)
+				setUnwanted(v)
 			}
 			all = append(all, v)
 		}
@@ -150,9 +150,9 @@ func shaped() (all []*supervisor.Service) {
 // must not count as ready. A service that is not wanted up can be faulty too.
 func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	t.Parallel()
-	core := shapedCore{newFakeCore()}
-	core.info = client.Init{ServicesFile: "/etc/hinit/hinit.yaml"}
-	s := serve(t, core, everyone)
+	core := combinationBackend{newFakeBackend()}
+	core.initStatus = client.Init{ServicesFile: "/etc/hinit/hinit.yaml"}
+	s := serve(t, core, readableByAll)
 	healthcheck := func(flags ...string) (code int, out, errs string) {
 		var said, failed strings.Builder
 		terminal := &cli.Terminal{Out: &said, Err: &failed, Env: func(name string) (string, bool) {
@@ -163,7 +163,7 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	}
 
 	// First, the core has all services except those that would make the container unhealthy.
-	core.set(slices.DeleteFunc(shaped(), func(v *supervisor.Service) bool { return bitsOf(v.Name)&isUnserved != 0 })...)
+	core.setServices(slices.DeleteFunc(combinationServices(), func(v *supervisor.Service) bool { return combinationOf(v.Name)&isUnserved != 0 })...)
 	st, err := s.client().Status(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -181,7 +181,7 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	fmt.Fprintf(&want, "healthy, %d of %d wanted services are up\n", up, wanted)
 	troubled := 0
 	for _, v := range core.Snapshot().Services {
-		if v := st.Find(v.Name); show.VerdictOf(v).Troubled() {
+		if v := st.Find(v.Name); show.VerdictOf(v).NeedsAttention() {
 			troubled++
 			fmt.Fprintln(&want, "in trouble:", v.Name)
 		}
@@ -192,23 +192,23 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 
 	// The container has a single service. It is ready if status calls the service well, or if the service has only a remark or
 	// a failing check.
-	for _, v := range shaped() {
-		core.set(v)
+	for _, v := range combinationServices() {
+		core.setServices(v)
 		st, err := s.client().Status(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		verdict := show.VerdictOf(&st.Services[0])
-		ready := v.Want != supervisor.WantUp || v.State == supervisor.Up && bitsOf(v.Name)&isUnserved == 0 && slices.Contains([]string{"", "check fails", "ailing"}, verdict.Word)
-		for probe, want := range map[string]bool{"": bitsOf(v.Name)&isUnserved == 0, client.ProbeStartup: true, client.ProbeLive: true, client.ProbeReady: ready} {
+		ready := v.Want != supervisor.WantUp || v.State == supervisor.Up && combinationOf(v.Name)&isUnserved == 0 && slices.Contains([]string{"", "check fails", "ailing"}, verdict.StateRemark)
+		for probe, want := range map[string]bool{"": combinationOf(v.Name)&isUnserved == 0, client.ProbeStartup: true, client.ProbeLive: true, client.ProbeReady: ready} {
 			h, err := s.client().Probe(t.Context(), probe)
-			if err != nil || h.OK != want || slices.Contains(h.Troubled, v.Name) != verdict.Troubled() {
+			if err != nil || h.OK != want || slices.Contains(h.Troubled, v.Name) != verdict.NeedsAttention() {
 				t.Fatalf("%s %q: %+v, %v; status says %+v", v.Name, probe, h, err, verdict)
 			}
 		}
-		if v.Want == supervisor.WantUp && !ready && v.State == supervisor.Up && bitsOf(v.Name)&(hasNote|loops|isUnserved) == 0 {
-			if code, out, errs := healthcheck("--ready"); code == 0 || out != "" || !strings.HasSuffix(errs, v.Name+": "+verdict.Word+"\n") {
-				t.Fatalf("%s, which is %q: exit code %d, %s%s", v.Name, verdict.Word, code, out, errs)
+		if v.Want == supervisor.WantUp && !ready && v.State == supervisor.Up && combinationOf(v.Name)&(hasNote|crashLoops|isUnserved) == 0 {
+			if code, out, errs := healthcheck("--ready"); code == 0 || out != "" || !strings.HasSuffix(errs, v.Name+": "+verdict.StateRemark+"\n") {
+				t.Fatalf("%s, which is %q: exit code %d, %s%s", v.Name, verdict.StateRemark, code, out, errs)
 			}
 		}
 	}

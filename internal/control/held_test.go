@@ -13,51 +13,51 @@ import (
 	"hinit/supervisor"
 )
 
-// holdingCore is a core whose services count as down after the server has reported the end of their main process.
-type holdingCore struct{ *fakeCore }
+// reapingBackend is a core whose services count as down after the server has reported the end of their main process.
+type reapingBackend struct{ *fakeBackend }
 
-func (c holdingCore) ReapNow(_ context.Context, dead ...int) error {
+func (c reapingBackend) ReapNow(_ context.Context, dead ...int) error {
 	var now []*supervisor.Service
 	for _, v := range c.Snapshot().Services {
 		if slices.Contains(dead, v.PID) {
-			v = gateway(v.Profile, supervisor.Backoff)
+			v = newGateway(v.Profile, supervisor.Backoff)
 		}
 		now = append(now, v)
 	}
-	c.set(now...)
+	c.setServices(now...)
 	return nil
 }
 
 // A status must show a dead gateway as ended, even if a tracer keeps the zombie and no search has come to the gateway yet. With
 // many services, a search takes several statuses.
 func TestADeadGatewayThatATracerHoldsIsShownAsUpInNoView(t *testing.T) {
-	dead := unreaped(t)
+	dead := startZombie(t)
 	for view, state := range map[string]func(*Server) (up bool){
 		"status": func(s *Server) bool {
-			st, err := s.status(t.Context(), s.core.Snapshot(), nil, nil, peer{})
+			st, err := s.status(t.Context(), s.backend.Snapshot(), nil, nil, peer{})
 			return err != nil || st.Services[0].State == client.StateUp
 		},
 		"health check": func(s *Server) bool {
 			var h client.Health
-			s.countWanted(t.Context(), s.core.Snapshot(), &h)
+			s.countServices(t.Context(), s.backend.Snapshot(), &h)
 			return h.Up > 0
 		},
 		"status that is followed": func(s *Server) bool {
 			now := time.Now()
-			f := &follower{server: s, sent: s.core.Snapshot().Services, reapedAt: now.Add(-minReapInterval)}
+			f := &statusFollower{server: s, sentServices: s.backend.Snapshot().Services, reapedAt: now.Add(-minReapInterval)}
 			change, _ := f.nextChange(t.Context())
 			return len(change.Services) != 1 || change.Services[0].State == client.StateUp
 		},
 	} {
-		v := gateway("a", supervisor.Up, func(v *supervisor.Service) { v.PID, v.Ready = dead, true })
-		if state(serve(t, holdingCore{newFakeCore(v)}, everyone).Server) {
+		v := newGateway("a", supervisor.Up, func(v *supervisor.Service) { v.PID, v.Ready = dead, true })
+		if state(serve(t, reapingBackend{newFakeBackend(v)}, readableByAll).Server) {
 			t.Errorf("%s: the gateway is up", view)
 		}
 	}
 }
 
-// unreaped returns the PID of a process that has ended, and stays unreaped until the end of the test.
-func unreaped(t *testing.T) int {
+// startZombie returns the PID of a process that has ended, and stays unreaped until the end of the test.
+func startZombie(t *testing.T) int {
 	t.Helper()
 	dead := exec.CommandContext(t.Context(), "true")
 	if err := dead.Start(); err != nil {

@@ -20,8 +20,8 @@ import (
 	"hinit/supervisor"
 )
 
-// lend runs in a child process: it connects to the socket, passes the connection to its parent, and ends.
-func lend(socket string) {
+// passConnToParent runs in a child process: it connects to the socket, passes the connection to its parent, and ends.
+func passConnToParent(socket string) {
 	for began := time.Now(); time.Since(began) < time.Minute; <-time.After(time.Millisecond) {
 		c, err := net.Dial("unix", socket)
 		if err != nil {
@@ -38,13 +38,13 @@ func lend(socket string) {
 	}
 }
 
-// noticeServices is a Backend that records the services of notices.
-type noticeServices struct {
-	*fakeCore
+// noticeBackend is a Backend that records the services of notices.
+type noticeBackend struct {
+	*fakeBackend
 	notices chan string
 }
 
-func (c noticeServices) Do(_ context.Context, e supervisor.Event) error {
+func (c noticeBackend) Do(_ context.Context, e supervisor.Event) error {
 	if r, is := e.(supervisor.Remark); is {
 		c.notices <- r.Service
 	}
@@ -54,7 +54,7 @@ func (c noticeServices) Do(_ context.Context, e supervisor.Event) error {
 // Notices on a connection whose process has ended must be refused. Otherwise an agent could keep such a connection until the
 // main process of another service gets the same PID.
 func TestAConnectionOfAProcessThatHasEndedSpeaksForNoService(t *testing.T) {
-	core := noticeServices{newFakeCore(), make(chan string, 1)}
+	core := noticeBackend{newFakeBackend(), make(chan string, 1)}
 	s := serve(t, core, Options{})
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -86,7 +86,7 @@ func TestAConnectionOfAProcessThatHasEndedSpeaksForNoService(t *testing.T) {
 	if _, err := unix.GetsockoptInt(fds[0], unix.SOL_SOCKET, unix.SO_PEERPIDFD); errors.Is(err, unix.ENOPROTOOPT) {
 		t.Skip("this kernel does not tell whether a peer has ended")
 	}
-	core.set(gateway("other", supervisor.Up, func(v *supervisor.Service) { v.PID = child.Process.Pid }))
+	core.setServices(newGateway("other", supervisor.Up, func(v *supervisor.Service) { v.PID = child.Process.Pid }))
 	answers := bufio.NewReader(conn)
 	post := func(path, body string) int {
 		fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: hinit\r\nContent-Length: %d\r\n\r\n%s", path, len(body), body)
@@ -105,7 +105,7 @@ func TestAConnectionOfAProcessThatHasEndedSpeaksForNoService(t *testing.T) {
 		t.Errorf("the notice is one of %s", service)
 	}
 	by := authorOf(route{}, peer{pid: int32(os.Getpid()), exited: func() bool { return true }})
-	if by.Program != "" || by.Way != client.WayAPI {
+	if by.Program != "" || by.Origin != client.OriginAPI {
 		t.Errorf("an order of the ended process is one of %+v", by)
 	}
 	if code := post("/v1/services/gateway-other/say", `{"text":"mine"}`); code != http.StatusForbidden {

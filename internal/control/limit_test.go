@@ -13,7 +13,7 @@ import (
 	"hinit/supervisor"
 )
 
-func (s *testServer) ask(t *testing.T, target string) *bufio.Reader {
+func (s *testServer) openStream(t *testing.T, target string) *bufio.Reader {
 	t.Helper()
 	c, err := net.Dial("unix", s.socket)
 	if err != nil {
@@ -29,17 +29,17 @@ func (s *testServer) ask(t *testing.T, target string) *bufio.Reader {
 // Requests that wait must not use up the connections of a user. Otherwise 128 waiting s6-svwait of the agent would lock out the
 // agent's own status.
 func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
-	core := slotCore(client.Slot{Up: true, Run: 3})
-	s := serve(t, core, everyone)
+	core := newSlotBackend(client.Slot{Up: true, RunNumber: 3})
+	s := serve(t, core, readableByAll)
 	class := s.policy.classOf(peer{uid: s.policy.ownUID})
 	const wait = "/v1/slots/wait?dir=" + slotDir + "&until=d"
 	for range waitLimit() - 1 {
-		s.ask(t, wait)
+		s.openStream(t, wait)
 	}
-	s.ask(t, "/v1/events?follow=1")
+	s.openStream(t, "/v1/events?follow=1")
 	testkit.Until(t, "all wait", func() bool { return s.connCounts.waiting[class].Load() == waitLimit() })
 	for _, target := range []string{wait, "/v1/events?follow=1"} {
-		answer, err := http.ReadResponse(s.ask(t, target), nil)
+		answer, err := http.ReadResponse(s.openStream(t, target), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -62,7 +62,7 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 }
 
 func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
-	core := newFakeCore(gateway("coder", supervisor.Up))
+	core := newFakeBackend(newGateway("coder", supervisor.Up))
 	s := newServer(core, Options{})
 	for order, want := range map[string]string{
 		"status":          "coder",
@@ -86,11 +86,11 @@ func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
 // must answer at once.
 func TestWithFewDescriptorsNoCallerTakesThoseOfPID1(t *testing.T) {
 	for _, files := range []uint64{200, 1024} {
-		if n := connsFor(files) * int32(numClasses); n > 64 {
+		if n := connLimitFor(files) * int32(numClasses); n > 64 {
 			t.Errorf("%d connections at a limit of %d", n, files)
 		}
 	}
-	if connsFor(1<<20) != maxConns {
+	if connLimitFor(1<<20) != maxConns {
 		t.Error("there is room for more")
 	}
 }

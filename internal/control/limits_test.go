@@ -17,63 +17,70 @@ import (
 	"hinit/supervisor"
 )
 
-// hungCore is a Backend whose disks don't answer. Its calls return when their context ends.
-type hungCore struct{ *fakeCore }
+// hangingBackend is a Backend whose disks don't answer. Its calls return when their context ends.
+type hangingBackend struct{ *fakeBackend }
 
-func hang(ctx context.Context) error {
+func awaitCancel(ctx context.Context) error {
 	<-ctx.Done()
 	return fmt.Errorf("the disk does not answer: %w", context.Cause(ctx))
 }
 
-func (c hungCore) Command(ctx context.Context, _ client.Verb, _ string) error { return hang(ctx) }
-
-func (c hungCore) Rescan(ctx context.Context) error { return hang(ctx) }
-
-func (c hungCore) Find(ctx context.Context, _ string) error { return hang(ctx) }
-
-func (c hungCore) Reload(ctx context.Context, _ client.Reload) (client.ReloadReply, error) {
-	return client.ReloadReply{}, hang(ctx)
+func (c hangingBackend) Command(ctx context.Context, _ client.Verb, _ string) error {
+	return awaitCancel(ctx)
 }
 
-func (c hungCore) Examine(ctx context.Context) client.Findings {
-	return client.Findings{{Check: "home", Result: client.ResultFailed, Detail: hang(ctx).Error()}}
+func (c hangingBackend) Rescan(ctx context.Context) error { return awaitCancel(ctx) }
+
+func (c hangingBackend) Find(ctx context.Context, _ string) error { return awaitCancel(ctx) }
+
+func (c hangingBackend) Reload(ctx context.Context, _ client.Reload) (client.ReloadReply, error) {
+	return client.ReloadReply{}, awaitCancel(ctx)
 }
 
-func (c hungCore) Topology(ctx context.Context, _ string, _ bool) (client.TopologyReply, error) {
-	return client.TopologyReply{}, hang(ctx)
+func (c hangingBackend) Examine(ctx context.Context) client.Findings {
+	return client.Findings{{Check: "home", Result: client.ResultFailed, Detail: awaitCancel(ctx).Error()}}
 }
 
-func (c hungCore) Do(ctx context.Context, e supervisor.Event) error {
+func (c hangingBackend) Topology(ctx context.Context, _ string, _ bool) (client.TopologyReply, error) {
+	return client.TopologyReply{}, awaitCancel(ctx)
+}
+
+func (c hangingBackend) Do(ctx context.Context, e supervisor.Event) error {
 	if _, notice := e.(supervisor.Remark); notice {
 		return nil
 	}
-	return hang(ctx)
+	return awaitCancel(ctx)
 }
 
-func (c hungCore) ReapNow(ctx context.Context, _ ...int) error       { return hang(ctx) }
-func (c hungCore) Reexec(ctx context.Context, _ string) (int, error) { return 0, hang(ctx) }
-func (c hungCore) S6() Slots                                         { return c }
-func (c hungCore) Slots(ctx context.Context) []client.Slot           { _ = hang(ctx); return nil }
+func (c hangingBackend) ReapNow(ctx context.Context, _ ...int) error { return awaitCancel(ctx) }
 
-func (c hungCore) Slot(ctx context.Context, _ string) (client.Slot, error) {
-	return client.Slot{}, hang(ctx)
+func (c hangingBackend) Reexec(ctx context.Context, _ string) (int, error) {
+	return 0, awaitCancel(ctx)
+}
+func (c hangingBackend) S6() Slots                               { return c }
+func (c hangingBackend) Slots(ctx context.Context) []client.Slot { _ = awaitCancel(ctx); return nil }
+
+func (c hangingBackend) Slot(ctx context.Context, _ string) (client.Slot, error) {
+	return client.Slot{}, awaitCancel(ctx)
 }
 
-func (c hungCore) SlotControl(ctx context.Context, _, _ string) error { return hang(ctx) }
+func (c hangingBackend) SlotControl(ctx context.Context, _, _ string) error { return awaitCancel(ctx) }
 
-func (c hungCore) ControlScanner(ctx context.Context, _ string) error { return hang(ctx) }
+func (c hangingBackend) ControlScanner(ctx context.Context, _ string) error { return awaitCancel(ctx) }
 
-func (c hungCore) StartRun(ctx context.Context, _ client.RunRequest, _ bool, _ string) (client.Run, error) {
-	return client.Run{}, hang(ctx)
+func (c hangingBackend) StartRun(ctx context.Context, _ client.RunRequest, _ bool, _ string) (client.Run, error) {
+	return client.Run{}, awaitCancel(ctx)
 }
 
-func (c hungCore) StopRun(ctx context.Context, _ string) (client.Run, error) {
-	return client.Run{}, hang(ctx)
+func (c hangingBackend) StopRun(ctx context.Context, _ string) (client.Run, error) {
+	return client.Run{}, awaitCancel(ctx)
 }
 
-func (c hungCore) FindRun(string) (client.Run, error) { return client.Run{ID: "x-1"}, nil }
+func (c hangingBackend) FindRun(string) (client.Run, error) { return client.Run{ID: "x-1"}, nil }
 
-func (c hungCore) AwaitBoot(ctx context.Context, _ int) error { return c.does().boot(ctx, 0) }
+func (c hangingBackend) AwaitBoot(ctx context.Context, _ int) error {
+	return c.currentHooks().awaitBoot(ctx, 0)
+}
 
 // Every route must answer within its limit when the volume hangs, both after and during the boot. Each route needs a row here.
 func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
@@ -113,9 +120,9 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 		"POST /v1/slots/scan":               {"/v1/slots/scan", `{"flags":"a"}`, "the disk does not answer: no answer within", ""},
 	}
 	for _, booting := range []bool{false, true} {
-		core := hungCore{newFakeCore(gateway("coder", supervisor.Up), &supervisor.Service{Name: "kanban", State: supervisor.Up, PID: os.Getpid()})}
+		core := hangingBackend{newFakeBackend(newGateway("coder", supervisor.Up), &supervisor.Service{Name: "kanban", State: supervisor.Up, PID: os.Getpid()})}
 		if booting {
-			core.boot = func(ctx context.Context, _ int) error { return hang(ctx) }
+			core.awaitBoot = func(ctx context.Context, _ int) error { return awaitCancel(ctx) }
 		}
 		want := func(pattern string) string {
 			if row := rows[pattern]; !booting || row.boot == "" {
@@ -123,12 +130,12 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 			}
 			return rows[pattern].boot
 		}
-		s := serve(t, core, everyone, func(s *Server) {
-			s.limit = func(rt route) time.Duration {
+		s := serve(t, core, readableByAll, func(s *Server) {
+			s.routeTimeLimit = func(rt route) time.Duration {
 				if strings.HasPrefix(want(rt.pattern), `"`) { // the answer is not an error, so it may take long on a busy machine
-					return rt.limit
+					return rt.timeLimit
 				}
-				return min(rt.limit, 40*time.Millisecond)
+				return min(rt.timeLimit, 40*time.Millisecond)
 			}
 		})
 		for _, rt := range routes() {
@@ -141,7 +148,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 				continue
 			}
 			method, _, _ := strings.Cut(rt.pattern, " ")
-			body, err := s.send(t, method, row.path, row.body)
+			body, err := s.sendRequest(t, method, row.path, row.body)
 			if err != nil || !strings.Contains(body, want(rt.pattern)) {
 				t.Errorf("%s, booting %v: %v\n%s\nwithout %q", rt.pattern, booting, err, body, want(rt.pattern))
 			}
@@ -149,13 +156,13 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 	}
 	for _, rt := range routes() {
 		_, endless := map[string]bool{"GET /v1/events": true, "GET /v1/status/follow": true, "GET /v1/slots/wait": true, "GET /v1/runs": true, "GET /v1/runs/{id}": true}[rt.pattern]
-		if rt.limit == 0 && !endless && rt.boot != waitsForNames { // the request sets the time limit of a command in its body
+		if rt.timeLimit == 0 && !endless && rt.bootWait != waitsForNames { // the request sets the time limit of a command in its body
 			t.Errorf("%s has no limit", rt.pattern)
 		}
 	}
 }
 
-func (s *testServer) send(t *testing.T, method, path, body string) (string, error) {
+func (s *testServer) sendRequest(t *testing.T, method, path, body string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()

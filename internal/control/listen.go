@@ -18,11 +18,11 @@ import (
 	"hinit/internal/blocking"
 )
 
-// maxPath is the longest path of a Unix socket: sun_path of unix(7) without the final zero.
-const maxPath = 107
+// maxSocketPath is the longest path of a Unix socket: sun_path of unix(7) without the final zero.
+const maxSocketPath = 107
 
-// probeTime limits the test whether a server listens on an existing socket.
-const probeTime = time.Second
+// probeTimeout limits the test whether a server listens on an existing socket.
+const probeTimeout = time.Second
 
 // Listen returns a listener on a Unix socket at path. A path that begins with "@" is an abstract name: any process in the
 // network namespace can connect, but none can replace the socket.
@@ -45,8 +45,8 @@ func listen(path string) (net.Listener, error) {
 	if strings.HasPrefix(path, "@") {
 		return listenUnix(path, path)
 	}
-	if len(path) > maxPath {
-		return nil, fmt.Errorf("the path has %d bytes and a socket's can have %d; set HINIT_RUNTIME_DIR to a shorter one", len(path), maxPath)
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("the path has %d bytes and a socket's can have %d; set HINIT_RUNTIME_DIR to a shorter one", len(path), maxSocketPath)
 	}
 	dir, err := openSafeDir(filepath.Dir(path))
 	if err != nil {
@@ -111,7 +111,7 @@ func removeDeadSocket(dir *os.File, base, path, addr string) error {
 	case st.Mode&unix.S_IFMT != unix.S_IFSOCK:
 		return errors.New("it exists and is not a socket; move it away")
 	}
-	conn, err := (&net.Dialer{Timeout: probeTime, Control: refuseDescriptors}).DialContext(context.Background(), "unix", addr)
+	conn, err := (&net.Dialer{Timeout: probeTimeout, Control: refuseDescriptors}).DialContext(context.Background(), "unix", addr)
 	switch {
 	case err == nil:
 		discardInput(conn)

@@ -94,11 +94,11 @@ func TestListenRefusesWhatIsNotSafe(t *testing.T) {
 		want    string
 	}{
 		"others may write": {func(t *testing.T, dir string) string {
-			return chmod(t, dir, 0o777)
+			return chmodDir(t, dir, 0o777)
 		}, "has mode 0777, so others could replace the socket"},
 		"the group may write": {func(t *testing.T, dir string) string {
 			testkit.NeedRoot(t)
-			return chmod(t, dir, 0o775)
+			return chmodDir(t, dir, 0o775)
 		}, "has mode 0775"},
 		"somebody else's": {func(t *testing.T, dir string) string {
 			testkit.NeedRoot(t)
@@ -121,7 +121,7 @@ func TestListenRefusesWhatIsNotSafe(t *testing.T) {
 			return dir
 		}, "it exists and is not a socket"},
 		"too long": {func(_ *testing.T, dir string) string {
-			return filepath.Join(dir, strings.Repeat("x", maxPath))
+			return filepath.Join(dir, strings.Repeat("x", maxSocketPath))
 		}, "set HINIT_RUNTIME_DIR to a shorter one"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestListenRefusesWhatIsNotSafe(t *testing.T) {
 			}
 		})
 	}
-	sticky := filepath.Join(chmod(t, socketDir(t), 0o777|os.ModeSticky), "s")
+	sticky := filepath.Join(chmodDir(t, socketDir(t), 0o777|os.ModeSticky), "s")
 	l, err := Listen(sticky)
 	if err != nil {
 		t.Fatalf("a sticky directory: %v", err)
@@ -143,7 +143,7 @@ func TestListenRefusesWhatIsNotSafe(t *testing.T) {
 	_ = l.Close()
 }
 
-func chmod(t *testing.T, dir string, mode os.FileMode) string {
+func chmodDir(t *testing.T, dir string, mode os.FileMode) string {
 	t.Helper()
 	if err := os.Chmod(dir, mode); err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func chmod(t *testing.T, dir string, mode os.FileMode) string {
 
 func TestAnAbstractNameWorksWithoutAFileSystem(t *testing.T) {
 	name := "@hinit-control-test-" + strconv.Itoa(os.Getpid())
-	s := newServer(goldenCore(), everyone)
+	s := newServer(newGoldenBackend(), readableByAll)
 	l, err := Listen(name)
 	if err != nil {
 		t.Fatal(err)

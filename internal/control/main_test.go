@@ -30,21 +30,21 @@ import (
 
 func TestMain(m *testing.M) {
 	if socket := os.Getenv("CONTROL_TEST_HOG"); socket != "" {
-		hog(socket)
+		holdConnections(socket)
 		os.Exit(0)
 	}
 	if socket := os.Getenv("CONTROL_TEST_LEND"); socket != "" {
-		lend(socket)
+		passConnToParent(socket)
 		os.Exit(0)
 	}
 	testkit.IsolateProcess()
-	testkit.AtOnce(12)
+	testkit.LimitParallel(12)
 	blocking.MinimizeTurns() // with the fewest turns, a call hangs if it holds a turn while it waits for another
 	goleak.VerifyTestMain(m)
 }
 
-// hog opens more connections than a user may have, prints that, and keeps them open until its input ends.
-func hog(socket string) {
+// holdConnections opens more connections than a user may have, prints that, and keeps them open until its input ends.
+func holdConnections(socket string) {
 	var conns []net.Conn
 	for range 2 * maxConns {
 		c, err := net.Dial("unix", socket)
@@ -59,8 +59,8 @@ func hog(socket string) {
 	runtime.KeepAlive(conns)
 }
 
-// core is the part of PID 1 that a test replaces. coreOf converts it to a Backend.
-type core interface {
+// fakeBackendParts is the part of PID 1 that a test replaces. newBackend converts it to a Backend.
+type fakeBackendParts interface {
 	Loop
 	StartRun(ctx context.Context, r client.RunRequest, byRoot bool, service string) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
@@ -75,14 +75,14 @@ type core interface {
 	Reexec(ctx context.Context, binary string) (image int, err error)
 	Config() []client.ConfigEntry
 	Init() client.Init
-	Settle() time.Duration
+	SettleTime() time.Duration
 	AwaitBoot(ctx context.Context, pid int) error
-	Booting() (bool, *client.BootHook)
-	Expected(ctx context.Context, all bool) []*supervisor.Service
+	BootProgress() (bool, *client.BootHook)
+	ExpectedServices(ctx context.Context, all bool) []*supervisor.Service
 	Note(v *supervisor.Service) string
 	Output(service string) *client.Output
 	Checks
-	Settings(service string) []client.ConfigEntry
+	NonDefaultSettings(service string) []client.ConfigEntry
 	Isolation(v *supervisor.Service) *client.Isolation
 	Limits(v *supervisor.Service) []client.Limit
 	ServedBy(v *supervisor.Service) string
@@ -91,139 +91,149 @@ type core interface {
 	S6() Slots
 }
 
-// runsOf adapts a core to the Runs of a Backend.
-type runsOf struct{ c core }
+// runsAdapter adapts a core to the Runs of a Backend.
+type runsAdapter struct{ c fakeBackendParts }
 
-func (r runsOf) Stop(ctx context.Context, id string) (client.Run, error) { return r.c.StopRun(ctx, id) }
-func (r runsOf) Find(id string) (client.Run, error)                      { return r.c.FindRun(id) }
-func (r runsOf) Since(cursor uint64) ([]client.Run, uint64)              { return r.c.RunsSince(cursor) }
+func (r runsAdapter) Stop(ctx context.Context, id string) (client.Run, error) {
+	return r.c.StopRun(ctx, id)
+}
 
-func (r runsOf) Changed() <-chan struct{} { return r.c.RunChanged() }
+func (r runsAdapter) Find(id string) (client.Run, error) { return r.c.FindRun(id) }
 
-// coreOf makes a Backend of a core.
-func coreOf(c core) Backend {
+func (r runsAdapter) RunsSince(cursor uint64) ([]client.Run, uint64) { return r.c.RunsSince(cursor) }
+
+func (r runsAdapter) Changed() <-chan struct{} { return r.c.RunChanged() }
+
+// newBackend makes a Backend of a core.
+func newBackend(c fakeBackendParts) Backend {
 	return Backend{
-		Loop: c, StartRun: c.StartRun, Runs: runsOf{c},
-		Command: c.Command, Rescan: c.Rescan, Find: c.Find, Reload: c.Reload, Examine: c.Examine, Reexec: c.Reexec,
-		Config: c.Config, Init: c.Init, StartDelay: c.Settle,
-		Boot:         Boot{AwaitBoot: c.AwaitBoot, BootProgress: c.Booting, ExpectedServices: c.Expected},
-		ServiceFacts: ServiceFacts{Note: c.Note, Output: c.Output, Checks: c, Configured: c},
+		Loop: c, StartRun: c.StartRun, Runs: runsAdapter{c},
+		Command: c.Command, Rescan: c.Rescan, FindProfile: c.Find, Reload: c.Reload, Examine: c.Examine, Reexec: c.Reexec,
+		Config: c.Config, Init: c.Init, SettleTime: c.SettleTime,
+		Boot:         Boot{AwaitBoot: c.AwaitBoot, BootProgress: c.BootProgress, ExpectedServices: c.ExpectedServices},
+		ServiceFacts: ServiceFacts{Note: c.Note, Output: c.Output, Checks: c, ServiceConfig: c},
 		Gateways:     Gateways{ServedBy: c.ServedBy, SetOwnGatewayAllowed: c.SetOwnGatewayAllowed, Topology: c.Topology},
-		S6:           c.S6,
+		S6Slots:      c.S6,
 	}
 }
 
-// hold is the time after which a running run counts as started.
-const hold = time.Second
+// testSettleTime is the time after which a running run counts as started.
+const testSettleTime = time.Second
 
-// emptyBackend implements the parts of a Backend that most tests don't need, with empty answers.
-type emptyBackend struct{}
+// emptyBackendParts implements the parts of a Backend that most tests don't need, with empty answers.
+type emptyBackendParts struct{}
 
-func (emptyBackend) Checks(*supervisor.Service) []client.Check            { return nil }
-func (emptyBackend) PauseChecksUntil(string, time.Time) error             { return nil }
-func (emptyBackend) Output(string) *client.Output                         { return nil }
-func (emptyBackend) Note(*supervisor.Service) string                      { return "" }
-func (emptyBackend) Limits(*supervisor.Service) []client.Limit            { return nil }
-func (emptyBackend) Settings(string) []client.ConfigEntry                 { return nil }
-func (emptyBackend) Isolation(*supervisor.Service) *client.Isolation      { return nil }
-func (emptyBackend) Settle() time.Duration                                { return hold }
-func (emptyBackend) ServedBy(*supervisor.Service) string                  { return "" }
-func (emptyBackend) SetOwnGatewayAllowed(string)                          {}
-func (emptyBackend) Reexec(context.Context, string) (int, error)          { return 0, errors.New("not here") }
-func (emptyBackend) AwaitBoot(context.Context, int) error                 { return nil }
-func (emptyBackend) Booting() (bool, *client.BootHook)                    { return false, nil }
-func (emptyBackend) Expected(context.Context, bool) []*supervisor.Service { return nil }
-func (emptyBackend) Examine(context.Context) client.Findings              { return nil }
-func (emptyBackend) S6() Slots                                            { return nil }
-func (emptyBackend) Topology(context.Context, string, bool) (client.TopologyReply, error) {
+func (emptyBackendParts) Checks(*supervisor.Service) []client.Check       { return nil }
+func (emptyBackendParts) PauseChecksUntil(string, time.Time) error        { return nil }
+func (emptyBackendParts) Output(string) *client.Output                    { return nil }
+func (emptyBackendParts) Note(*supervisor.Service) string                 { return "" }
+func (emptyBackendParts) Limits(*supervisor.Service) []client.Limit       { return nil }
+func (emptyBackendParts) NonDefaultSettings(string) []client.ConfigEntry  { return nil }
+func (emptyBackendParts) Isolation(*supervisor.Service) *client.Isolation { return nil }
+func (emptyBackendParts) SettleTime() time.Duration                       { return testSettleTime }
+func (emptyBackendParts) ServedBy(*supervisor.Service) string             { return "" }
+func (emptyBackendParts) SetOwnGatewayAllowed(string)                     {}
+func (emptyBackendParts) Reexec(context.Context, string) (int, error) {
+	return 0, errors.New("not here")
+}
+func (emptyBackendParts) AwaitBoot(context.Context, int) error   { return nil }
+func (emptyBackendParts) BootProgress() (bool, *client.BootHook) { return false, nil }
+
+func (emptyBackendParts) ExpectedServices(context.Context, bool) []*supervisor.Service { return nil }
+
+func (emptyBackendParts) Examine(context.Context) client.Findings { return nil }
+
+func (emptyBackendParts) S6() Slots { return nil }
+
+func (emptyBackendParts) Topology(context.Context, string, bool) (client.TopologyReply, error) {
 	return client.TopologyReply{}, nil
 }
 
-// fakeCore is a Backend whose state a test sets.
-type fakeCore struct {
-	emptyBackend
+// fakeBackend is a Backend whose state a test sets.
+type fakeBackend struct {
+	emptyBackendParts
 
 	mu       sync.Mutex
 	snap     *supervisor.Snapshot
-	news     chan struct{}
+	changed  chan struct{}
 	ring     supervisor.Ring
 	commands []string
-	hooks
-	info     client.Init
-	booting  bool
-	hook     *client.BootHook
-	expected []*supervisor.Service
-	config   []client.ConfigEntry
+	testHooks
+	initStatus client.Init
+	booting    bool
+	hook       *client.BootHook
+	expected   []*supervisor.Service
+	config     []client.ConfigEntry
 
 	fakeRuns
-	slots   map[string]client.Slot
-	watched bool // whether a query of a slot counts as a command
+	slots             map[string]client.Slot
+	countsSlotQueries bool // whether a query of a slot counts as a command
 }
 
-// hooks are functions that a test sets and a fakeCore calls.
-type hooks struct {
-	effect func(verb, service string) error // the core calls effect after each command
-	rescan func(*fakeCore) error
-	find   func(*fakeCore, string) error
-	reload func() ([]string, error)
-	ping   func(context.Context) error
-	boot   func(ctx context.Context, pid int) error
+// testHooks are functions that a test sets and a fakeBackend calls.
+type testHooks struct {
+	afterCommand func(verb, service string) error // the core calls effect after each command
+	rescan       func(*fakeBackend) error
+	find         func(*fakeBackend, string) error
+	reload       func() ([]string, error)
+	onReap       func(context.Context) error
+	awaitBoot    func(ctx context.Context, pid int) error
 }
 
-func (f *fakeCore) does() hooks {
+func (f *fakeBackend) currentHooks() testHooks {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.hooks
+	return f.testHooks
 }
 
-func newFakeCore(services ...*supervisor.Service) *fakeCore {
-	return &fakeCore{
-		snap: &supervisor.Snapshot{Services: services}, news: make(chan struct{}), fakeRuns: fakeRuns{changed: make(chan struct{})},
-		hooks: hooks{
-			effect: func(string, string) error { return nil },
-			rescan: func(*fakeCore) error { return nil },
-			find:   func(*fakeCore, string) error { return nil },
-			reload: func() ([]string, error) { return nil, nil },
-			ping:   func(context.Context) error { return nil },
-			boot:   func(context.Context, int) error { return nil },
+func newFakeBackend(services ...*supervisor.Service) *fakeBackend {
+	return &fakeBackend{
+		snap: &supervisor.Snapshot{Services: services}, changed: make(chan struct{}), fakeRuns: fakeRuns{changed: make(chan struct{})},
+		testHooks: testHooks{
+			afterCommand: func(string, string) error { return nil },
+			rescan:       func(*fakeBackend) error { return nil },
+			find:         func(*fakeBackend, string) error { return nil },
+			reload:       func() ([]string, error) { return nil, nil },
+			onReap:       func(context.Context) error { return nil },
+			awaitBoot:    func(context.Context, int) error { return nil },
 		},
 	}
 }
 
-func (f *fakeCore) set(services ...*supervisor.Service) {
+func (f *fakeBackend) setServices(services ...*supervisor.Service) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.snap = &supervisor.Snapshot{Services: services}
-	close(f.news)
-	f.news = make(chan struct{})
+	close(f.changed)
+	f.changed = make(chan struct{})
 }
 
-func (f *fakeCore) Snapshot() *supervisor.Snapshot {
+func (f *fakeBackend) Snapshot() *supervisor.Snapshot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.snap
 }
 
-func (f *fakeCore) Changed() <-chan struct{} {
+func (f *fakeBackend) Changed() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.news
+	return f.changed
 }
 
-func (f *fakeCore) Command(_ context.Context, verb client.Verb, service string) error {
+func (f *fakeBackend) Command(_ context.Context, verb client.Verb, service string) error {
 	f.mu.Lock()
 	f.commands = append(f.commands, string(verb)+" "+service)
 	f.mu.Unlock()
-	return f.does().effect(string(verb), service)
+	return f.currentHooks().afterCommand(string(verb), service)
 }
 
-func (f *fakeCore) Booting() (bool, *client.BootHook) {
+func (f *fakeBackend) BootProgress() (bool, *client.BootHook) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.booting, f.hook
 }
 
-func (f *fakeCore) Expected(ctx context.Context, all bool) []*supervisor.Service {
+func (f *fakeBackend) ExpectedServices(ctx context.Context, all bool) []*supervisor.Service {
 	if all {
 		<-ctx.Done()
 	}
@@ -232,43 +242,52 @@ func (f *fakeCore) Expected(ctx context.Context, all bool) []*supervisor.Service
 	return f.expected
 }
 
-func (f *fakeCore) AwaitBoot(ctx context.Context, pid int) error { return f.does().boot(ctx, pid) }
+func (f *fakeBackend) AwaitBoot(ctx context.Context, pid int) error {
+	return f.currentHooks().awaitBoot(ctx, pid)
+}
 
-func (f *fakeCore) change(c func()) {
+func (f *fakeBackend) update(c func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	c()
 }
 
-func (f *fakeCore) receivedCommands() string {
+func (f *fakeBackend) receivedCommands() string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return strings.Join(f.commands, ", ")
 }
 
-func (f *fakeCore) History() *supervisor.Ring                   { return &f.ring }
-func (f *fakeCore) Orphans() uint64                             { return 7 }
-func (f *fakeCore) ReapNow(ctx context.Context, _ ...int) error { return f.Do(ctx, supervisor.Tick{}) }
-func (f *fakeCore) Rescan(context.Context) error                { return f.does().rescan(f) }
-func (f *fakeCore) Find(_ context.Context, name string) error   { return f.does().find(f, name) }
-func (f *fakeCore) Reload(context.Context, client.Reload) (client.ReloadReply, error) {
-	out, err := f.does().reload()
+func (f *fakeBackend) History() *supervisor.Ring { return &f.ring }
+func (f *fakeBackend) Orphans() uint64           { return 7 }
+func (f *fakeBackend) ReapNow(ctx context.Context, _ ...int) error {
+	return f.Do(ctx, supervisor.Tick{})
+}
+
+func (f *fakeBackend) Rescan(context.Context) error { return f.currentHooks().rescan(f) }
+
+func (f *fakeBackend) Find(_ context.Context, name string) error {
+	return f.currentHooks().find(f, name)
+}
+
+func (f *fakeBackend) Reload(context.Context, client.Reload) (client.ReloadReply, error) {
+	out, err := f.currentHooks().reload()
 	return client.ReloadReply{Changes: out}, err
 }
-func (f *fakeCore) Config() []client.ConfigEntry { return f.config }
-func (f *fakeCore) Init() client.Init            { return f.info }
+func (f *fakeBackend) Config() []client.ConfigEntry { return f.config }
+func (f *fakeBackend) Init() client.Init            { return f.initStatus }
 
-func (f *fakeCore) Do(ctx context.Context, e supervisor.Event) error {
+func (f *fakeBackend) Do(ctx context.Context, e supervisor.Event) error {
 	switch e := e.(type) {
 	case supervisor.Tick:
-		return f.does().ping(ctx)
+		return f.currentHooks().onReap(ctx)
 	case supervisor.StatusText:
-		return f.say(ctx, e)
+		return f.setStatusText(ctx, e)
 	}
 	return nil
 }
 
-func gateway(profile string, state supervisor.State, change ...func(*supervisor.Service)) *supervisor.Service {
+func newGateway(profile string, state supervisor.State, change ...func(*supervisor.Service)) *supervisor.Service {
 	v := &supervisor.Service{
 		Name: "gateway-" + profile, Profile: profile, Kind: supervisor.KindGateway, State: state, Want: supervisor.WantUp,
 		Since: time.Now().Add(-time.Minute), Run: 1,
@@ -279,20 +298,20 @@ func gateway(profile string, state supervisor.State, change ...func(*supervisor.
 	return v
 }
 
-func unwanted(v *supervisor.Service) { v.Want = supervisor.WantDown }
+func setUnwanted(v *supervisor.Service) { v.Want = supervisor.WantDown }
 
-// loopCore is a Backend with a real supervisor over fake processes.
-type loopCore struct {
-	emptyBackend
+// loopBackend is a Backend with a real supervisor over fake processes.
+type loopBackend struct {
+	emptyBackendParts
 	fakeRuns
 	*supervisor.Loop
 	procs  *fakeProcs
 	settle time.Duration
 }
 
-func (c *loopCore) Settle() time.Duration { return c.settle }
+func (c *loopBackend) SettleTime() time.Duration { return c.settle }
 
-func (c *loopCore) Command(ctx context.Context, verb client.Verb, service string) error {
+func (c *loopBackend) Command(ctx context.Context, verb client.Verb, service string) error {
 	switch verb {
 	case client.VerbStart:
 		return c.Do(ctx, supervisor.Start{Name: service})
@@ -304,19 +323,19 @@ func (c *loopCore) Command(ctx context.Context, verb client.Verb, service string
 	return fmt.Errorf("no verb %q", verb)
 }
 
-func (c *loopCore) Rescan(context.Context) error       { return nil }
-func (c *loopCore) Find(context.Context, string) error { return nil }
-func (c *loopCore) Reload(context.Context, client.Reload) (client.ReloadReply, error) {
+func (c *loopBackend) Rescan(context.Context) error       { return nil }
+func (c *loopBackend) Find(context.Context, string) error { return nil }
+func (c *loopBackend) Reload(context.Context, client.Reload) (client.ReloadReply, error) {
 	return client.ReloadReply{}, nil
 }
-func (c *loopCore) Config() []client.ConfigEntry { return nil }
-func (c *loopCore) Init() client.Init            { return client.Init{} }
+func (c *loopBackend) Config() []client.ConfigEntry { return nil }
+func (c *loopBackend) Init() client.Init            { return client.Init{} }
 
-func newLoopCore(t *testing.T) *loopCore {
+func newLoopBackend(t *testing.T) *loopBackend {
 	t.Helper()
-	procs := &fakeProcs{pid: 4 << 20, live: map[uint64]int{}, diesOnSignal: true, sigchld: make(chan os.Signal, 1)}
+	procs := &fakeProcs{pid: 4 << 20, pidByRun: map[uint64]int{}, diesOnSignal: true, sigchld: make(chan os.Signal, 1)}
 	signals := make(chan os.Signal, 1)
-	c := &loopCore{procs: procs, settle: hold, Loop: supervisor.NewLoop(supervisor.Config{
+	c := &loopBackend{procs: procs, settle: testSettleTime, Loop: supervisor.NewLoop(supervisor.Config{
 		Procs: procs, Logs: procs, ShutdownBudget: 8 * time.Second, SIGCHLD: procs.sigchld, Signals: signals,
 		OnSignal: func(os.Signal) supervisor.Event { return supervisor.Shutdown{Reason: "end of the test"} },
 	})}
@@ -326,7 +345,7 @@ func newLoopCore(t *testing.T) *loopCore {
 		c.Run()
 	}()
 	t.Cleanup(func() {
-		procs.set(func() { procs.diesOnSignal = true })
+		procs.update(func() { procs.diesOnSignal = true })
 		signals <- syscall.SIGTERM
 		signals <- syscall.SIGTERM // no grace period for processes that ignore SIGTERM because of a test
 		<-ended
@@ -335,7 +354,7 @@ func newLoopCore(t *testing.T) *loopCore {
 	return c
 }
 
-func (c *loopCore) add(t *testing.T, name string, want supervisor.Want, change ...func(*supervisor.Unit)) {
+func (c *loopBackend) addService(t *testing.T, name string, want supervisor.Want, change ...func(*supervisor.Unit)) {
 	t.Helper()
 	u := supervisor.Unit{
 		Name: "gateway-" + name, Profile: name, Kind: supervisor.KindGateway,
@@ -356,17 +375,17 @@ func (c *loopCore) add(t *testing.T, name string, want supervisor.Want, change .
 type fakeProcs struct {
 	mu           sync.Mutex
 	pid          int
-	live         map[uint64]int
+	pidByRun     map[uint64]int
 	ended        []proc.Exit
 	diesOnSignal bool // whether a stop signal ends the process
-	fail         error
+	spawnError   error
 	onSpawn      func(run uint64)
 	tail         []string
 	tails        sync.WaitGroup
 	sigchld      chan os.Signal
 }
 
-func (f *fakeProcs) set(change func()) {
+func (f *fakeProcs) update(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
@@ -375,12 +394,12 @@ func (f *fakeProcs) set(change func()) {
 func (f *fakeProcs) Spawn(spec proc.Spec) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.fail != nil {
-		return 0, f.fail
+	if f.spawnError != nil {
+		return 0, f.spawnError
 	}
 	f.pid++
 	pid := f.pid
-	f.live[spec.ID] = pid
+	f.pidByRun[spec.ID] = pid
 	if f.onSpawn != nil {
 		f.onSpawn(spec.ID)
 	}
@@ -388,12 +407,12 @@ func (f *fakeProcs) Spawn(spec proc.Spec) (int, error) {
 }
 
 func (f *fakeProcs) end(run uint64, code, signal int) {
-	f.set(func() { f.endProcess(run, code, signal) })
+	f.update(func() { f.endProcess(run, code, signal) })
 }
 
 func (f *fakeProcs) endProcess(run uint64, code, signal int) {
-	f.ended = append(f.ended, proc.Exit{ID: run, PID: f.live[run], Code: code, Signal: signal})
-	delete(f.live, run)
+	f.ended = append(f.ended, proc.Exit{ID: run, PID: f.pidByRun[run], Code: code, Signal: signal})
+	delete(f.pidByRun, run)
 	select {
 	case f.sigchld <- syscall.SIGCHLD:
 	default:
@@ -401,8 +420,8 @@ func (f *fakeProcs) endProcess(run uint64, code, signal int) {
 }
 
 func (f *fakeProcs) Signal(run uint64, signal int) error {
-	f.set(func() {
-		if f.live[run] != 0 && f.diesOnSignal {
+	f.update(func() {
+		if f.pidByRun[run] != 0 && f.diesOnSignal {
 			f.endProcess(run, -1, signal)
 		}
 	})
@@ -414,7 +433,7 @@ func (f *fakeProcs) SignalGroup(run uint64, signal int) error { return f.Signal(
 func (f *fakeProcs) SignalTree(run uint64, signal int) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.live[run] == 0 {
+	if f.pidByRun[run] == 0 {
 		return 0
 	}
 	f.endProcess(run, -1, signal)
@@ -425,7 +444,7 @@ func (f *fakeProcs) Reap(_ bool, each func(proc.Exit)) bool {
 	f.mu.Lock()
 	ended := f.ended
 	f.ended = nil
-	childless := len(f.live) == 0
+	childless := len(f.pidByRun) == 0
 	f.mu.Unlock()
 	for _, x := range ended {
 		each(x)
@@ -458,8 +477,8 @@ func (f *fakeProcs) Tail(_ string, done func([]string)) {
 	})
 }
 
-// everyone is a policy under which other users may read the status.
-var everyone = Options{AgentUID: 10000, OtherUsers: config.OthersMayReadStatus}
+// readableByAll is a policy under which other users may read the status.
+var readableByAll = Options{AgentUID: 10000, OtherUsers: config.OthersMayReadStatus}
 
 type testServer struct {
 	*Server
@@ -467,8 +486,8 @@ type testServer struct {
 	ended  chan error
 }
 
-func newServer(core core, o Options) *Server {
-	return New(coreOf(core), withDefaults(o))
+func newServer(core fakeBackendParts, o Options) *Server {
+	return New(newBackend(core), withDefaults(o))
 }
 
 func withDefaults(o Options) Options {
@@ -485,7 +504,7 @@ func withDefaults(o Options) Options {
 }
 
 // serve listens on a socket that every user can reach, until the end of the test.
-func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *testServer {
+func serve(t *testing.T, core fakeBackendParts, o Options, tune ...func(*Server)) *testServer {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "control") //nolint:usetesting // other users can't reach a socket in t.TempDir
 	if err != nil {
@@ -496,7 +515,7 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *testServe
 		t.Fatal(err)
 	}
 	s := &testServer{newServer(core, o), filepath.Join(dir, "control.sock"), make(chan error, 1)}
-	s.bootListTime = 50 * time.Millisecond
+	s.bootListTimeout = 50 * time.Millisecond
 	for _, f := range tune {
 		f(s.Server)
 	}
@@ -520,8 +539,8 @@ func serve(t *testing.T, core core, o Options, tune ...func(*Server)) *testServe
 
 func (s *testServer) client() *dial.Client { return dial.New(s.socket) }
 
-// curl makes a request as a user (-1 stands for the present one), and returns the status code and the body.
-func (s *testServer) curl(t *testing.T, uid int, args ...string) (int, string) {
+// curlAs makes a request as a user (-1 stands for the present one), and returns the status code and the body.
+func (s *testServer) curlAs(t *testing.T, uid int, args ...string) (int, string) {
 	t.Helper()
 	path, err := exec.LookPath("curl")
 	if err != nil {

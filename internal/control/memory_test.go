@@ -18,13 +18,13 @@ func TestWhomTheKernelTakesFirst(t *testing.T) {
 	}
 	// services in the order of the status
 	views := []client.Service{{Name: "large", MemoryBytes: 2 << 20}, {Name: "small", MemoryBytes: 1 << 20}}
-	if got := oomFirst(services, views); got != "large" {
+	if got := firstOOMVictim(services, views); got != "large" {
 		t.Errorf("it takes %q first, want the larger one of equals", got)
 	}
-	if got := oomFirst(services[2:], nil); got != "cmd" {
+	if got := firstOOMVictim(services[2:], nil); got != "cmd" {
 		t.Errorf("it takes %q first, want the CMD; a look of a check is no service", got)
 	}
-	if got := oomFirst(nil, nil); got != "" {
+	if got := firstOOMVictim(nil, nil); got != "" {
 		t.Errorf("it takes %q first where nothing runs", got)
 	}
 }
@@ -35,7 +35,7 @@ func TestInABurstablePodTheKernelTakesTheLargestFirst(t *testing.T) {
 	defer func(was func() (float64, int)) { oomLimits = was }(oomLimits)
 	oomLimits = func() (float64, int) { return 1 << 30, 15 }
 	services := []*supervisor.Service{{Name: "gateway", Kind: supervisor.KindGateway, OOMAdj: 800}, {Name: "cmd", Kind: supervisor.KindCmd, OOMAdj: 700}}
-	if got := oomFirst(services, []client.Service{{Name: "gateway", MemoryBytes: 50 << 20}, {Name: "cmd", MemoryBytes: 90 << 20}}); got != "cmd" {
+	if got := firstOOMVictim(services, []client.Service{{Name: "gateway", MemoryBytes: 50 << 20}, {Name: "cmd", MemoryBytes: 90 << 20}}); got != "cmd" {
 		t.Errorf("it takes %q first", got)
 	}
 }

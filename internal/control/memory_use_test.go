@@ -14,12 +14,12 @@ import (
 func TestStatusLeavesNothingBehindAndIsTold(t *testing.T) {
 	var services []*supervisor.Service
 	for i := range 100 {
-		services = append(services, gateway(fmt.Sprintf("p%03d", i), supervisor.Up))
+		services = append(services, newGateway(fmt.Sprintf("p%03d", i), supervisor.Up))
 	}
 	var used atomic.Int32
-	o := everyone
+	o := readableByAll
 	o.OnRequest = func() { used.Add(1) }
-	s := serve(t, newFakeCore(services...), o)
+	s := serve(t, newFakeBackend(services...), o)
 	ask := func(times int) {
 		for range times {
 			if _, err := s.client().Status(context.Background()); err != nil {

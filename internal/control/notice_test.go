@@ -36,20 +36,20 @@ func TestNoticesAreFewAndTheirKeysAreWords(t *testing.T) {
 			t.Errorf("the key %q is taken: %t", key, !want)
 		}
 	}
-	if got := show.Line("a\x1b[31m\n\"ü\""); got != `a\x1b[31m\n"ü"` {
+	if got := show.EscapeLine("a\x1b[31m\n\"ü\""); got != `a\x1b[31m\n"ü"` {
 		t.Errorf("it is escaped as %q", got)
 	}
 }
 
 // Notices of the agent must not use up the limit for notices of root.
 func TestTheNoticesOfTheAgentLeaveRoomForRoots(t *testing.T) {
-	s := newServer(newFakeCore(), everyone)
+	s := newServer(newFakeBackend(), readableByAll)
 	s.now = func() time.Time { return time.Unix(1e9, 0) }
 	post := func(uid uint32) error {
 		_, err := postNotice(s, &request{Request: httptest.NewRequest(http.MethodPost, "/v1/notices", nil), client: peer{uid: uid}}, client.Notice{Key: "a"})
 		return err
 	}
-	for post(everyone.AgentUID) == nil {
+	for post(readableByAll.AgentUID) == nil {
 	}
 	if err := post(0); err != nil {
 		t.Error(err)
@@ -58,7 +58,7 @@ func TestTheNoticesOfTheAgentLeaveRoomForRoots(t *testing.T) {
 
 // noticeRecorder records the last notice.
 type noticeRecorder struct {
-	*fakeCore
+	*fakeBackend
 
 	last supervisor.Remark
 }
@@ -71,10 +71,10 @@ func (c *noticeRecorder) Do(_ context.Context, e supervisor.Event) error {
 // A notice must be cut to the maximum size in PID 1. Control characters take four times their size when escaped, and PID 1
 // keeps a thousand notices.
 func TestANoticeIsKeptAsLongAsItMayBe(t *testing.T) {
-	core := &noticeRecorder{fakeCore: newFakeCore()}
-	s := newServer(core, everyone)
-	_, err := postNotice(s, &request{Request: httptest.NewRequest(http.MethodPost, "/v1/notices", nil)}, client.Notice{Key: "a", Data: strings.Repeat("\x01", maxData)})
-	if size := len(core.last.Text) + len(core.last.Data); err != nil || size == 0 || size > 2*maxData+2*maxKey {
+	core := &noticeRecorder{fakeBackend: newFakeBackend()}
+	s := newServer(core, readableByAll)
+	_, err := postNotice(s, &request{Request: httptest.NewRequest(http.MethodPost, "/v1/notices", nil)}, client.Notice{Key: "a", Data: strings.Repeat("\x01", maxNoticeData)})
+	if size := len(core.last.Text) + len(core.last.Data); err != nil || size == 0 || size > 2*maxNoticeData+2*maxNoticeKey {
 		t.Errorf("a notice takes %d bytes: %v", size, err)
 	}
 }

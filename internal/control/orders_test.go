@@ -13,7 +13,7 @@ import (
 func serveFIFO(t *testing.T, carryOut func(order string) string) (write func(text string), messages chan string) {
 	t.Helper()
 	dir := t.TempDir()
-	f, err := openOrders(dir)
+	f, err := openOrderFIFO(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -21,14 +21,14 @@ func serveFIFO(t *testing.T, carryOut func(order string) string) (write func(tex
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		serveOrders(f, carryOut, func(format string, args ...any) {
+		serveOrderFIFO(f, carryOut, func(format string, args ...any) {
 			messages <- fmt.Sprintf(format, args...)
 		})
 	}()
 	t.Cleanup(func() { f.Close(); <-ended })
 	return func(text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, ordersName), []byte(text), 0); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, orderFIFOName), []byte(text), 0); err != nil {
 			t.Fatal(err)
 		}
 	}, messages
@@ -90,13 +90,13 @@ func TestOrdersThatHangAreBounded(t *testing.T) {
 // hinit must replace another user's file in place of the FIFO, and keep a FIFO of root.
 func TestTheFIFOIsRootsAlone(t *testing.T) {
 	dir := t.TempDir()
-	path := filepath.Join(dir, ordersName)
+	path := filepath.Join(dir, orderFIFOName)
 	if err := os.WriteFile(path, []byte("a file"), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	open := func() os.FileInfo {
 		t.Helper()
-		f, err := openOrders(dir)
+		f, err := openOrderFIFO(dir)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -23,20 +23,20 @@ import (
 	"hinit/supervisor"
 )
 
-func impatient(s *Server) {
+func shortTimeouts(s *Server) {
 	const little = 3 * time.Second
-	s.http.ReadHeaderTimeout, s.http.IdleTimeout, s.bodyTime, s.sendTime = little, little, little, little
+	s.http.ReadHeaderTimeout, s.http.IdleTimeout, s.bodyTimeout, s.sendTimeout = little, little, little, little
 }
 
-func untiring(s *Server) { s.http.ReadHeaderTimeout = time.Hour }
+func noHeaderTimeout(s *Server) { s.http.ReadHeaderTimeout = time.Hour }
 
 func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 	t.Parallel()
 	many := make([]*supervisor.Service, 2000) // the answer is larger than every socket buffer
 	for i := range many {
-		many[i] = gateway(strconv.Itoa(i), supervisor.Up)
+		many[i] = newGateway(strconv.Itoa(i), supervisor.Up)
 	}
-	core := newFakeCore(many...)
+	core := newFakeBackend(many...)
 	for name, tt := range map[string]struct {
 		send string
 		want string
@@ -55,7 +55,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := serve(t, core, everyone, impatient)
+			s := serve(t, core, readableByAll, shortTimeouts)
 			c, err := net.Dial("unix", s.socket)
 			if err != nil {
 				t.Fatal(err)
@@ -78,7 +78,7 @@ func TestClientsThatMisbehaveAreDropped(t *testing.T) {
 }
 
 func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
-	s := serve(t, goldenCore(), everyone, untiring)
+	s := serve(t, newGoldenBackend(), readableByAll, noHeaderTimeout)
 	var conns []net.Conn
 	defer func() {
 		for _, c := range conns {
@@ -108,8 +108,8 @@ func TestAThousandConnectionsDoNotExhaust(t *testing.T) {
 	if refused != 1000-maxConns {
 		t.Errorf("%d were refused", refused)
 	}
-	s.rest(t)
-	if code, body := s.curl(t, -1, "/v1/health"); code != 503 || !strings.Contains(body, `"kind":"busy"`) {
+	s.awaitNoRefused(t)
+	if code, body := s.curlAs(t, -1, "/v1/health"); code != 503 || !strings.Contains(body, `"kind":"busy"`) {
 		t.Errorf("curl, while it is full: %d %s", code, body)
 	}
 	// The liveness probe must still pass, because a failure would restart the pod.
@@ -135,7 +135,7 @@ func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 	if err != nil {
 		testkit.SkipOrFail(t, "needs curl")
 	}
-	s := serve(t, goldenCore(), everyone, untiring)
+	s := serve(t, newGoldenBackend(), readableByAll, noHeaderTimeout)
 	var conns []net.Conn
 	defer func() {
 		for _, c := range conns {
@@ -149,7 +149,7 @@ func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 		}
 		conns = append(conns, c)
 	}
-	s.rest(t)
+	s.awaitNoRefused(t)
 	ask := func(probe string) string {
 		return curl + " -sS --unix-socket " + s.socket + " http://hinit/v1/health?probe=" + probe
 	}
@@ -183,15 +183,15 @@ func TestAnAgentWithAllConnectionsCannotMakeItsPodUnready(t *testing.T) {
 	}
 }
 
-// rest waits until no refused connection is left.
-func (s *testServer) rest(t *testing.T) {
+// awaitNoRefused waits until no refused connection is left.
+func (s *testServer) awaitNoRefused(t *testing.T) {
 	t.Helper()
 	testkit.Until(t, "all have left", func() bool { return s.connCounts.halfOpen.Load() == 0 })
 }
 
 func TestAStrangerCannotLockRootOut(t *testing.T) {
 	testkit.NeedRoot(t)
-	s := serve(t, goldenCore(), everyone, untiring)
+	s := serve(t, newGoldenBackend(), readableByAll, noHeaderTimeout)
 	for _, uid := range []uint32{10000, 65534} {
 		cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 		cmd.Env = append(os.Environ(), "CONTROL_TEST_HOG="+s.socket)
@@ -218,27 +218,27 @@ func TestAStrangerCannotLockRootOut(t *testing.T) {
 		n := &s.connCounts.open[s.policy.classOf(peer{uid: uid})]
 		testkit.Until(t, "its share is used up", func() bool { return n.Load() == maxConns })
 	}
-	if code, body := s.curl(t, 0, "/v1/health"); code != 200 {
+	if code, body := s.curlAs(t, 0, "/v1/health"); code != 200 {
 		t.Errorf("root: %d %s", code, body)
 	}
-	s.rest(t)
-	if code, _ := s.curl(t, 65534, "/v1/health"); code != 503 {
+	s.awaitNoRefused(t)
+	if code, _ := s.curlAs(t, 65534, "/v1/health"); code != 503 {
 		t.Errorf("one stranger more: %d", code)
 	}
 }
 
 func TestManyCommandsAtOnce(t *testing.T) {
-	core := newLoopCore(t)
+	core := newLoopBackend(t)
 	core.settle = 20 * time.Millisecond
-	s := serve(t, core, everyone)
+	s := serve(t, core, readableByAll)
 	const n = maxConns + 10
 	for i := range n {
-		core.add(t, strconv.Itoa(i), supervisor.WantDown)
+		core.addService(t, strconv.Itoa(i), supervisor.WantDown)
 	}
 	var wg sync.WaitGroup
 	errs := make([]error, n)
 	for i := range n {
-		wg.Go(func() { _, errs[i] = s.client().Start(t.Context(), strconv.Itoa(i), client.Wait{Wait: true}) })
+		wg.Go(func() { _, errs[i] = s.client().Start(t.Context(), strconv.Itoa(i), client.WaitOptions{Wait: true}) })
 	}
 	wg.Wait()
 	if err := errors.Join(errs...); err != nil {
@@ -252,10 +252,10 @@ func TestManyCommandsAtOnce(t *testing.T) {
 }
 
 func TestCloseAnswersWaitingClients(t *testing.T) {
-	core := newLoopCore(t)
-	s := serve(t, core, everyone, untiring)
-	core.add(t, "x", supervisor.WantUp)
-	core.procs.set(func() { core.procs.diesOnSignal = false })
+	core := newLoopBackend(t)
+	s := serve(t, core, readableByAll, noHeaderTimeout)
+	core.addService(t, "x", supervisor.WantUp)
+	core.procs.update(func() { core.procs.diesOnSignal = false })
 	silent, err := net.Dial("unix", s.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -263,7 +263,7 @@ func TestCloseAnswersWaitingClients(t *testing.T) {
 	defer silent.Close()
 	result := make(chan error, 2)
 	go func() {
-		_, err := s.client().Stop(t.Context(), "x", client.Wait{Wait: true, Timeout: time.Hour})
+		_, err := s.client().Stop(t.Context(), "x", client.WaitOptions{Wait: true, Timeout: time.Hour})
 		result <- err
 	}()
 	go func() {
@@ -301,9 +301,9 @@ func TestCloseAnswersWaitingClients(t *testing.T) {
 func TestCloseCutsOffWhoDoesNotRead(t *testing.T) {
 	many := make([]*supervisor.Service, 2000)
 	for i := range many {
-		many[i] = gateway(strconv.Itoa(i), supervisor.Up)
+		many[i] = newGateway(strconv.Itoa(i), supervisor.Up)
 	}
-	s := serve(t, newFakeCore(many...), everyone)
+	s := serve(t, newFakeBackend(many...), readableByAll)
 	c, err := net.Dial("unix", s.socket)
 	if err != nil {
 		t.Fatal(err)
@@ -326,17 +326,17 @@ func TestCloseCutsOffWhoDoesNotRead(t *testing.T) {
 }
 
 func TestCloseDoesNotWaitForeverForTheCore(t *testing.T) {
-	core := goldenCore()
+	core := newGoldenBackend()
 	entered, leave := make(chan struct{}), make(chan struct{})
-	core.effect = func(string, string) error {
+	core.afterCommand = func(string, string) error {
 		close(entered)
 		<-leave
 		return nil
 	}
-	s := serve(t, core, everyone)
+	s := serve(t, core, readableByAll)
 	result := make(chan error, 1)
 	go func() {
-		_, err := s.client().Stop(t.Context(), "coder", client.Wait{})
+		_, err := s.client().Stop(t.Context(), "coder", client.WaitOptions{})
 		result <- err
 	}()
 	<-entered
@@ -357,7 +357,7 @@ func FuzzParseWait(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
 		_, timeout, _, err := parseWait(body, 30*time.Second)
-		if err == nil && (timeout <= 0 || timeout > longestWait) {
+		if err == nil && (timeout <= 0 || timeout > maxWait) {
 			t.Errorf("%q: timeout %v", body, timeout)
 		}
 		var e *client.Error

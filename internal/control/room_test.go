@@ -72,7 +72,7 @@ func TestTheLastLinesOfManyAreShort(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(out.body) > 2<<20 || len(list[299].LastExit.Tail) != fewLines {
+	if len(out.body) > 2<<20 || len(list[299].LastExit.Tail) != shortTailLines {
 		t.Errorf("%d bytes, %d lines", len(out.body), len(list[299].LastExit.Tail))
 	}
 	if lines[19] != long {
@@ -88,9 +88,9 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 		"GET /v1/status/follow": "each line takes its turn", "GET /v1/health": "few names, or in turn",
 	}
 	queries := map[string]string{"GET /v1/status": "?name=gateway-a"}
-	s := newServer(newFakeCore(gateway("a", "up")), everyone)
+	s := newServer(newFakeBackend(newGateway("a", "up")), readableByAll)
 	who := peer{uid: 10000}
-	s.answerBudgets[s.policy.classOf(who)].token <- struct{}{}
+	s.answerBudgets[s.policy.classOf(who)].makingAnswer <- struct{}{}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, rt := range routes() {
@@ -111,20 +111,20 @@ func TestEveryListIsMadeInTurn(t *testing.T) {
 
 // A client that follows the runs must get them in batches. Then a client that does not read keeps no full list in memory.
 func TestFollowedRunsComeInBatches(t *testing.T) {
-	core := newFakeCore()
-	for i := range 3*maxBatch + 1 {
+	core := newFakeBackend()
+	for i := range 3*maxEventBatch + 1 {
 		core.runs = append(core.runs, client.Run{ID: strconv.Itoa(i), Seq: uint64(i + 1)})
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	var got []string
-	err := serve(t, core, everyone).client().FollowRuns(ctx, func(r client.Run) error {
+	err := serve(t, core, readableByAll).client().FollowRuns(ctx, func(r client.Run) error {
 		if got = append(got, r.ID); len(got) == len(core.runs) {
 			return io.EOF
 		}
 		return nil
 	})
-	if !errors.Is(err, io.EOF) || len(got) != len(core.runs) || got[len(got)-1] != strconv.Itoa(3*maxBatch) {
+	if !errors.Is(err, io.EOF) || len(got) != len(core.runs) || got[len(got)-1] != strconv.Itoa(3*maxEventBatch) {
 		t.Errorf("%v: %d runs", err, len(got))
 	}
 }
@@ -132,10 +132,10 @@ func TestFollowedRunsComeInBatches(t *testing.T) {
 // The answers to commands must be made in turn. 120 clients that ordered a start, a run or a reload without reading the answer
 // held up to 250 kB each.
 func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
-	core := newFakeCore(gateway("a", "up"))
-	s := newServer(core, everyone)
+	core := newFakeBackend(newGateway("a", "up"))
+	s := newServer(core, readableByAll)
 	who := peer{uid: 10000}
-	turn := s.answerBudgets[s.policy.classOf(who)].token
+	turn := s.answerBudgets[s.policy.classOf(who)].makingAnswer
 	for _, rt := range routes() {
 		method, path, _ := strings.Cut(rt.pattern, " ")
 		body := ""
@@ -148,17 +148,17 @@ func TestAnswersToOrdersAreMadeInTurn(t *testing.T) {
 			return s.handle(rt, httptest.NewRecorder(), r)
 		}
 		first := ask(t.Context())
-		if method != http.MethodPost || first.fault != nil || len(first.body) == 0 {
+		if method != http.MethodPost || first.clientError != nil || len(first.body) == 0 {
 			continue
 		}
-		if first.sent == nil {
+		if first.onSent == nil {
 			t.Errorf("the answer to %s takes no room", rt.pattern)
 			continue
 		}
-		first.sent()
+		first.onSent()
 		turn <- struct{}{}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		if out := ask(ctx); out.fault == nil {
+		if out := ask(ctx); out.clientError == nil {
 			t.Errorf("%s does not wait for its turn: %s", rt.pattern, out.body)
 		}
 		cancel()

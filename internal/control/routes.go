@@ -24,70 +24,70 @@ type request struct {
 	query  url.Values
 }
 
-// bootNeed says whether a request waits for the end of the boot. All services are known only after the boot.
-type bootNeed int
+// bootWait says whether a request waits for the end of the boot. All services are known only after the boot.
+type bootWait int
 
 const (
-	neverWaits    bootNeed = iota // the request never waits for the boot
+	neverWaits    bootWait = iota // the request never waits for the boot
 	waitsForNames                 // the request waits if it names a service that the boot has not registered yet
 	waitsForBoot                  // the request waits for the end of the boot
 )
 
 type route struct {
-	pattern string
-	access  access
-	boot    bootNeed
-	limit   time.Duration // time limit of the route; 0 if the client sets the limit, or the answer is endless
-	handle  func(s *Server, r *request) (reply, error)
+	pattern   string
+	access    access
+	bootWait  bootWait
+	timeLimit time.Duration // time timeLimit of the route; 0 if the client sets the timeLimit, or the answer is endless
+	handle    func(s *Server, r *request) (reply, error)
 }
 
 const (
-	readLimit = 5 * time.Second  // time limit for answers from memory
-	slotLimit = 9 * time.Second  // time limit for requests about the scan directory of s6 and the volume; less than the 10 s that their clients wait
-	workLimit = 30 * time.Second // time limit for work that reads many files
+	readTimeLimit = 5 * time.Second  // time limit for answers from memory
+	slotTimeLimit = 9 * time.Second  // time limit for requests about the scan directory of s6 and the volume; less than the 10 s that their clients wait
+	workTimeLimit = 30 * time.Second // time limit for work that reads many files
 
-	topologyLimit = 3 * time.Minute // time limit for a change of topology; longer than all gateways need to stop
+	topologyTimeLimit = 3 * time.Minute // time limit for a change of topology; longer than all gateways need to stop
 )
 
 // routes returns the table of the API: pattern, required access, whether the request waits for the boot, time limit, handler.
 // Each handler answers within its limit even if a disk hangs, because the functions of [Backend] return when the context ends.
 func routes() []route {
 	return []route{
-		{"GET /v1/status", mayRead, neverWaits, readLimit, getStatus},
+		{"GET /v1/status", mayRead, neverWaits, readTimeLimit, getStatus},
 		{"GET /v1/status/follow", mayRead, neverWaits, 0, getFollow},
-		{"GET /v1/services/{name}", mayRead, neverWaits, readLimit, getService},
+		{"GET /v1/services/{name}", mayRead, neverWaits, readTimeLimit, getService},
 		{"POST /v1/services/{name}/start", mayControl, waitsForNames, 0, commandHandler(client.VerbStart, false)},
 		{"POST /v1/services/{name}/stop", mayControl, waitsForNames, 0, commandHandler(client.VerbStop, false)},
 		{"POST /v1/services/{name}/restart", mayControl, waitsForNames, 0, commandHandler(client.VerbRestart, false)},
 		{"POST /v1/services/{name}/run-once", mayControl, waitsForNames, 0, commandHandler(client.VerbStart, true)},
-		{"POST /v1/services/{name}/checks", mayControl, neverWaits, readLimit, withBody(postChecks)},
-		{"POST /v1/services/{name}/signal", mayControl, neverWaits, readLimit, withBody(postSignal)},
-		{"POST /v1/services/{name}/say", mayControl, neverWaits, readLimit, withBody(postStatusText)},
-		{"POST /v1/runs", mayControl, waitsForBoot, workLimit, withBody(postRun)},
+		{"POST /v1/services/{name}/checks", mayControl, neverWaits, readTimeLimit, withBody(postChecks)},
+		{"POST /v1/services/{name}/signal", mayControl, neverWaits, readTimeLimit, withBody(postSignal)},
+		{"POST /v1/services/{name}/say", mayControl, neverWaits, readTimeLimit, withBody(postStatusText)},
+		{"POST /v1/runs", mayControl, waitsForBoot, workTimeLimit, withBody(postRun)},
 		{"GET /v1/runs", mayControl, neverWaits, 0, getRuns},
 		{"GET /v1/runs/{id}", mayControl, neverWaits, 0, getRun},
-		{"POST /v1/runs/{id}/stop", mayControl, neverWaits, readLimit, withBody(postRunStop)},
-		{"POST /v1/notices", mayControl, neverWaits, readLimit, withBody(postNotice)},
+		{"POST /v1/runs/{id}/stop", mayControl, neverWaits, readTimeLimit, withBody(postRunStop)},
+		{"POST /v1/notices", mayControl, neverWaits, readTimeLimit, withBody(postNotice)},
 		{"GET /v1/events", mayRead, neverWaits, 0, getEvents},
-		{"POST /v1/rescan", mayControl, waitsForBoot, workLimit, withBody(postRescan)},
-		{"POST /v1/reload", mayControl, waitsForBoot, workLimit, withBody(postReload)},
-		{"POST /v1/topology", mayControl, waitsForBoot, topologyLimit, withBody(postTopology)},
-		{"POST /v1/examine", mayControl, neverWaits, slotLimit, withBody(postExamine)},
-		{"POST /v1/reexec", mayReplace, neverWaits, readLimit, withBody(postReexec)},
+		{"POST /v1/rescan", mayControl, waitsForBoot, workTimeLimit, withBody(postRescan)},
+		{"POST /v1/reload", mayControl, waitsForBoot, workTimeLimit, withBody(postReload)},
+		{"POST /v1/topology", mayControl, waitsForBoot, topologyTimeLimit, withBody(postTopology)},
+		{"POST /v1/examine", mayControl, neverWaits, slotTimeLimit, withBody(postExamine)},
+		{"POST /v1/reexec", mayReexec, neverWaits, readTimeLimit, withBody(postReexec)},
 		// The answer shows paths and settings, so mayRead is not enough.
-		{"GET /v1/config", mayControl, neverWaits, readLimit, getConfig},
-		{"GET /v1/health", mayRead, neverWaits, readLimit, getHealth},
-		{"GET /v1/slots", mayRead, neverWaits, slotLimit, getSlots},
+		{"GET /v1/config", mayControl, neverWaits, readTimeLimit, getConfig},
+		{"GET /v1/health", mayRead, neverWaits, readTimeLimit, getHealth},
+		{"GET /v1/slots", mayRead, neverWaits, slotTimeLimit, getSlots},
 		{"GET /v1/slots/wait", mayRead, neverWaits, 0, getSlotWait},
-		{"POST /v1/slots/control", mayControl, neverWaits, slotLimit, withBody(postSlotControl)},
-		{"POST /v1/slots/scan", mayControl, neverWaits, slotLimit, withBody(postSlotScan)},
+		{"POST /v1/slots/control", mayControl, neverWaits, slotTimeLimit, withBody(postSlotControl)},
+		{"POST /v1/slots/scan", mayControl, neverWaits, slotTimeLimit, withBody(postSlotScan)},
 	}
 }
 
 // parseQuery parses the parameters of a request. An unknown parameter is an error, since it may be a typing mistake.
 func (r *request) parseQuery() (err error) {
 	if r.query, err = url.ParseQuery(r.URL.RawQuery); err != nil {
-		return refuse(client.KindBadRequest, "the parameters cannot be understood: %v", err)
+		return newError(client.KindBadRequest, "the parameters cannot be understood: %v", err)
 	}
 	known := strings.Fields(map[string]string{
 		"GET /v1/status": "name as width colour verbose", "GET /v1/health": "probe", "GET /v1/events": "since last follow", "GET /v1/runs": "follow",
@@ -99,7 +99,7 @@ func (r *request) parseQuery() (err error) {
 			if len(known) > 0 {
 				takes = "takes " + strings.Join(known, ", ")
 			}
-			return refuse(client.KindBadRequest, "unknown parameter %q; %s %s", key, r.URL.Path, takes)
+			return newError(client.KindBadRequest, "unknown parameter %q; %s %s", key, r.URL.Path, takes)
 		}
 	}
 	return nil
@@ -114,41 +114,41 @@ func (timeLimitError) Unwrap() error { return context.DeadlineExceeded }
 // Handlers about hinit as a whole.
 
 func postRescan(s *Server, r *request, _ struct{}) (reply, error) {
-	return reply{status: http.StatusNoContent}, s.core.Rescan(r.Context())
+	return reply{status: http.StatusNoContent}, s.backend.Rescan(r.Context())
 }
 
 func postReload(s *Server, r *request, how client.Reload) (reply, error) {
-	if how.Force && s.policy.check(r.client, mayReplace) != nil { // without the file, the reload would drop the limits and the isolation
-		return reply{}, refuse(client.KindNotAllowed, "uid %d may not reload without a configuration file; root may", r.client.uid)
+	if how.Force && s.policy.check(r.client, mayReexec) != nil { // without the file, the reload would drop the limits and the isolation
+		return reply{}, newError(client.KindNotAllowed, "uid %d may not reload without a configuration file; root may", r.client.uid)
 	}
-	out, err := s.core.Reload(r.Context(), how)
+	out, err := s.backend.Reload(r.Context(), how)
 	out.Changes, out.Plan, out.Settings = nonNil(out.Changes), nonNil(out.Plan), nonNil(out.Settings)
-	return answerLater(http.StatusOK, out, err)
+	return deferredReply(http.StatusOK, out, err)
 }
 
 func postTopology(s *Server, r *request, how client.Topology) (reply, error) {
-	if how.Mode != "" && !slices.Contains(client.Topologies, how.Mode) {
-		return reply{}, refuse(client.KindBadRequest, "mode is %q; it is one of %s, in a container with profiles", how.Mode, strings.Join(client.Topologies, ", "))
+	if how.Mode != "" && !slices.Contains(client.TopologyModes, how.Mode) {
+		return reply{}, newError(client.KindBadRequest, "mode is %q; it is one of %s, in a container with profiles", how.Mode, strings.Join(client.TopologyModes, ", "))
 	}
-	out, err := s.core.Topology(r.Context(), how.Mode, how.DryRun)
-	return answerLater(http.StatusOK, out, err)
+	out, err := s.backend.Topology(r.Context(), how.Mode, how.DryRun)
+	return deferredReply(http.StatusOK, out, err)
 }
 
 func postExamine(s *Server, r *request, _ struct{}) (reply, error) {
-	return answerLater(http.StatusOK, client.ExamineReply{Findings: nonNil(s.core.Examine(r.Context()))}, nil)
+	return deferredReply(http.StatusOK, client.ExamineReply{Findings: nonNil(s.backend.Examine(r.Context()))}, nil)
 }
 
 func postReexec(s *Server, r *request, body client.Reexec) (reply, error) {
-	image, err := s.core.Reexec(r.Context(), body.Binary)
-	return answerLater(http.StatusAccepted, client.ReexecReply{Generation: image}, err)
+	image, err := s.backend.Reexec(r.Context(), body.Binary)
+	return deferredReply(http.StatusAccepted, client.ReexecReply{Generation: image}, err)
 }
 
 func getConfig(s *Server, r *request) (reply, error) {
-	return s.answerInTurn(r, func() (reply, error) { return okReply(client.ConfigReply{Entries: nonNil(s.core.Config())}) })
+	return s.makeAnswerLimited(r, func() (reply, error) { return okReply(client.ConfigReply{Entries: nonNil(s.backend.Config())}) })
 }
 
-// loopAnswerTime is how long the supervisor's loop may take to answer before it counts as stuck.
-const loopAnswerTime = 3 * time.Second
+// loopTimeout is how long the supervisor's loop may take to answer before it counts as stuck.
+const loopTimeout = 3 * time.Second
 
 // getHealth answers hinit healthcheck, with or without --startup, --ready or --live. The status is always 200; the field ok has
 // the result.
@@ -156,7 +156,7 @@ func getHealth(s *Server, r *request) (reply, error) {
 	probe := r.query.Get("probe")
 	probes := []string{"", client.ProbeStartup, client.ProbeReady, client.ProbeLive}
 	if !slices.Contains(probes, probe) {
-		return reply{}, refuse(client.KindBadRequest, "unknown probe %q; there are %q", probe, probes[1:])
+		return reply{}, newError(client.KindBadRequest, "unknown probe %q; there are %q", probe, probes[1:])
 	}
 	live, ready := probe == client.ProbeLive, probe == client.ProbeReady
 	h := client.Health{OK: true, Troubled: []string{}}
@@ -165,69 +165,69 @@ func getHealth(s *Server, r *request) (reply, error) {
 			h.OK, h.Reason = false, reason
 		}
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), loopAnswerTime)
+	ctx, cancel := context.WithTimeout(r.Context(), loopTimeout)
 	defer cancel()
-	if err := s.core.ReapNow(ctx); err != nil {
+	if err := s.backend.ReapNow(ctx); err != nil {
 		unless(fmt.Sprintf("the supervisor does not answer: %v", err))
 	}
-	snap := s.core.Snapshot()
+	snap := s.backend.Snapshot()
 	if snap.Stopping && !live {
 		unless("the container is stopping")
 	}
-	if booting, hook := s.core.BootProgress(); booting && h.OK && !live {
-		unless("the container is booting" + show.Hook(hook))
+	if booting, hook := s.backend.BootProgress(); booting && h.OK && !live {
+		unless("the container is booting" + show.HookText(hook))
 		h.Booting = true
 	}
-	info := s.core.Init()
+	info := s.backend.Init()
 	if l := info.Lease; l != nil && l.State == client.LeaseWaiting {
-		h.Waiting = l.Detail
+		h.WaitingReason = l.Detail
 		if ready || probe == "" && l.Holder != nil && l.Holder.PID != 0 {
 			unless(cmp.Or(l.Detail, "another hinit serves the volume"))
 		}
 	}
-	snap, _ = s.snapshotWith(r.Context(), nil)
-	unserved, idle := s.countWanted(ctx, snap, &h)
+	snap, _ = s.snapshotWithExpected(r.Context(), nil)
+	unserved, idle := s.countServices(ctx, snap, &h)
 	if probe == "" {
 		unless(unserved)
 	}
 	if ready {
 		if h.OK && info.ServicesFile == "" && (idle != "" || h.Up == 0) {
-			found := s.core.Examine(ctx)
+			found := s.backend.Examine(ctx)
 			if i := slices.IndexFunc(found, func(f client.Finding) bool { return f.Result == client.ResultFailed }); i >= 0 {
 				unless(found[i].Detail)
 			}
 		}
 		unless(idle)
 	}
-	if len(h.Troubled) > maxBatch {
-		return s.answerInTurn(r, func() (reply, error) { return okReply(h) })
+	if len(h.Troubled) > maxEventBatch {
+		return s.makeAnswerLimited(r, func() (reply, error) { return okReply(h) })
 	}
 	return okReply(h)
 }
 
-// countWanted counts in h the services that should be up, and names the services in trouble. unserved is a sentence about a
+// countServices counts in h the services that should be up, and names the services in trouble. unserved is a sentence about a
 // profile without a gateway. idle says why the container isn't ready: none of the wanted services works, or one was not started
 // yet. The first reason considers only gateways if any gateway is wanted, otherwise the other services, and without them the
 // CMD.
-func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
+func (s *Server) countServices(ctx context.Context, snap *supervisor.Snapshot, h *client.Health) (unserved, idle string) {
 	rank := []supervisor.Kind{supervisor.KindCmd, supervisor.KindService, supervisor.KindGateway}
 	best, wanted, up, down, coming := 0, 0, 0, "", 0
 	for _, v := range snap.Services {
 		if !isListed(v) && v.Kind != supervisor.KindCmd {
 			continue
 		}
-		v := s.serviceView(ctx, v, peer{}, nil)
+		v := s.serviceStatus(ctx, v, peer{}, nil)
 		if unserved == "" && v.ServedBy == client.ServedByNone {
 			unserved = fmt.Sprintf("profile %q is wanted, and no gateway serves it: hinit start %s", v.Profile, v.Profile)
 		}
 		verdict := show.VerdictOf(&v)
-		if verdict.Troubled() {
+		if verdict.NeedsAttention() {
 			h.Troubled = append(h.Troubled, v.Name)
 		}
 		if v.Want != client.WantUp {
 			continue
 		}
-		h.Wanted++
+		h.WantedUp++
 		if v.State == client.StateUp {
 			h.Up++
 		}
@@ -240,18 +240,18 @@ func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *
 		}
 		switch {
 		case r < best || v.Done:
-		case verdict.Works:
+		case verdict.IsWorking:
 			wanted, up = wanted+1, up+1
 		default:
 			wanted++
-			down = cmp.Or(down, v.Name+": "+cmp.Or(v.Problem, verdict.Word, v.Reason))
+			down = cmp.Or(down, v.Name+": "+cmp.Or(v.Problem, verdict.StateRemark, v.Reason))
 		}
 	}
 	switch {
 	case wanted > 0 && up == 0:
-		idle = fmt.Sprintf("none of the %d wanted services works; %s", wanted, show.Line(down))
+		idle = fmt.Sprintf("none of the %d wanted services works; %s", wanted, show.EscapeLine(down))
 	case coming > 0:
-		idle = fmt.Sprintf("%d of the %d wanted services have not been started yet", coming, h.Wanted)
+		idle = fmt.Sprintf("%d of the %d wanted services have not been started yet", coming, h.WantedUp)
 	}
 	return unserved, idle
 }
@@ -259,12 +259,12 @@ func (s *Server) countWanted(ctx context.Context, snap *supervisor.Snapshot, h *
 // checks returns the results of a service's checks. A client that may not see the output of the service gets no texts, because
 // a text may quote the output.
 func (s *Server) checks(v *supervisor.Service, caller peer) []client.Check {
-	out := s.core.Checks.Checks(v)
+	out := s.backend.Checks.Checks(v)
 	for i := range out {
 		c := &out[i]
-		c.Since = wireTime(c.Since)
-		if c.At != nil {
-			c.At = new(wireTime(*c.At))
+		c.Since = adjustedTime(c.Since)
+		if c.AnsweredAt != nil {
+			c.AnsweredAt = new(adjustedTime(*c.AnsweredAt))
 		}
 		if s.policy.classOf(caller) == otherClass {
 			c.Answer = ""
@@ -273,27 +273,27 @@ func (s *Server) checks(v *supervisor.Service, caller peer) []client.Check {
 	return out
 }
 
-// longestPause is the longest time for which checks may be paused.
-const longestPause = 24 * time.Hour
+// maxCheckPause is the longest time for which checks may be paused.
+const maxCheckPause = 24 * time.Hour
 
 // postChecks pauses the checks of a service, or runs them now.
 func postChecks(s *Server, r *request, ask client.ChecksRequest) (reply, error) {
-	if ask.PauseMS < 0 || ask.PauseMS > longestPause.Milliseconds() {
-		return reply{}, refuse(client.KindBadRequest, "pause_ms is %d; it goes from 0 to %d", ask.PauseMS, longestPause.Milliseconds())
+	if ask.PauseMS < 0 || ask.PauseMS > maxCheckPause.Milliseconds() {
+		return reply{}, newError(client.KindBadRequest, "pause_ms is %d; it goes from 0 to %d", ask.PauseMS, maxCheckPause.Milliseconds())
 	}
-	v, err := s.findOrAwaitService(r.Context(), r, readLimit)
+	v, err := s.findOrAwaitService(r.Context(), r, readTimeLimit)
 	if err != nil {
 		return reply{}, err
 	}
-	if ask.PauseMS > 0 && v.Kind != supervisor.KindGateway && s.policy.check(r.client, mayReplace) != nil {
-		return reply{}, refuse(client.KindNotAllowed, "uid %d may not pause the checks of %s, which is no gateway; root may", r.client.uid, v.Name)
+	if ask.PauseMS > 0 && v.Kind != supervisor.KindGateway && s.policy.check(r.client, mayReexec) != nil {
+		return reply{}, newError(client.KindNotAllowed, "uid %d may not pause the checks of %s, which is no gateway; root may", r.client.uid, v.Name)
 	}
 	until, text := time.Time{}, "checks are asked now"
 	if pause := time.Duration(ask.PauseMS) * time.Millisecond; pause > 0 {
-		until, text = s.now().Add(pause), "checks are paused for "+show.Duration(pause)
+		until, text = s.now().Add(pause), "checks are paused for "+show.FormatDuration(pause)
 	}
-	if err := s.core.Checks.PauseChecksUntil(v.Name, until); err != nil {
+	if err := s.backend.Checks.PauseChecksUntil(v.Name, until); err != nil {
 		return reply{}, err
 	}
-	return answerLater(http.StatusOK, s.serviceView(r.Context(), v, r.client, nil), s.core.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
+	return deferredReply(http.StatusOK, s.serviceStatus(r.Context(), v, r.client, nil), s.backend.Do(r.Context(), supervisor.Remark{Service: v.Name, Text: text}))
 }

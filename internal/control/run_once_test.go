@@ -10,7 +10,7 @@ import (
 	"hinit/supervisor"
 )
 
-func report(state supervisor.State, run uint64, exit *supervisor.Exit) *supervisor.Service {
+func newServiceState(state supervisor.State, run uint64, exit *supervisor.Exit) *supervisor.Service {
 	return &supervisor.Service{
 		Name: "report", Kind: supervisor.KindService, Task: true, State: state, Run: run, LastExit: exit,
 		Done: exit != nil && exit.Code == 0 && state == supervisor.Down,
@@ -28,31 +28,31 @@ func TestRunOnceWaitsForTheEndOfItsRun(t *testing.T) {
 		done   bool
 		fails  string
 	}{
-		{"done", report(supervisor.Down, 3, exit(3, 0)), []*supervisor.Service{report(supervisor.Up, 4, exit(3, 0)), report(supervisor.Down, 4, exit(4, 0))}, true, ""},
-		{"failed", report(supervisor.Down, 3, exit(3, 0)), []*supervisor.Service{report(supervisor.Failed, 4, exit(4, 1))}, false, ""},
-		{"tried again", report(supervisor.Failed, 3, exit(3, 1)), []*supervisor.Service{
-			report(supervisor.Backoff, 4, exit(4, 1)), report(supervisor.Up, 5, exit(4, 1)), report(supervisor.Down, 5, exit(5, 0)),
+		{"done", newServiceState(supervisor.Down, 3, exit(3, 0)), []*supervisor.Service{newServiceState(supervisor.Up, 4, exit(3, 0)), newServiceState(supervisor.Down, 4, exit(4, 0))}, true, ""},
+		{"failed", newServiceState(supervisor.Down, 3, exit(3, 0)), []*supervisor.Service{newServiceState(supervisor.Failed, 4, exit(4, 1))}, false, ""},
+		{"tried again", newServiceState(supervisor.Failed, 3, exit(3, 1)), []*supervisor.Service{
+			newServiceState(supervisor.Backoff, 4, exit(4, 1)), newServiceState(supervisor.Up, 5, exit(4, 1)), newServiceState(supervisor.Down, 5, exit(5, 0)),
 		}, true, ""},
-		{"the run there is", report(supervisor.Up, 4, exit(3, 1)), []*supervisor.Service{report(supervisor.Down, 4, exit(4, 0))}, true, ""},
-		{"stopped before it ran", report(supervisor.Down, 3, exit(3, 0)), []*supervisor.Service{report(supervisor.Waiting, 3, exit(3, 0)), report(supervisor.Down, 3, exit(3, 0))}, false, "report was asked to stop meanwhile"},
-		{"removed", report(supervisor.Down, 0, nil), []*supervisor.Service{report(supervisor.Up, 1, nil), nil}, false, "report was removed meanwhile"},
-		{"waits", report(supervisor.Down, 0, nil), []*supervisor.Service{report(supervisor.Waiting, 0, nil)}, false, "report has not ended after"},
+		{"the run there is", newServiceState(supervisor.Up, 4, exit(3, 1)), []*supervisor.Service{newServiceState(supervisor.Down, 4, exit(4, 0))}, true, ""},
+		{"stopped before it ran", newServiceState(supervisor.Down, 3, exit(3, 0)), []*supervisor.Service{newServiceState(supervisor.Waiting, 3, exit(3, 0)), newServiceState(supervisor.Down, 3, exit(3, 0))}, false, "report was asked to stop meanwhile"},
+		{"removed", newServiceState(supervisor.Down, 0, nil), []*supervisor.Service{newServiceState(supervisor.Up, 1, nil), nil}, false, "report was removed meanwhile"},
+		{"waits", newServiceState(supervisor.Down, 0, nil), []*supervisor.Service{newServiceState(supervisor.Waiting, 0, nil)}, false, "report has not ended after"},
 		{"no task", &supervisor.Service{Name: "report", Kind: supervisor.KindService}, nil, false, "report is no task, so it has no end; set services.report.once in hinit.yaml, or type: hinit start report"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			core := newFakeCore(tt.before)
-			core.effect = func(verb, _ string) error {
+			core := newFakeBackend(tt.before)
+			core.afterCommand = func(verb, _ string) error {
 				if verb != string(client.VerbStart) {
 					t.Errorf("asked to %s", verb)
 				}
-				core.set(tt.then[0])
+				core.setServices(tt.then[0])
 				go func() {
 					for _, next := range tt.then[1:] {
 						if next == nil {
-							core.set()
+							core.setServices()
 							continue
 						}
-						core.set(next)
+						core.setServices(next)
 					}
 				}()
 				return nil
@@ -61,7 +61,7 @@ func TestRunOnceWaitsForTheEndOfItsRun(t *testing.T) {
 			if tt.name == "waits" {
 				timeout = 50 * time.Millisecond
 			}
-			v, err := serve(t, core, everyone).client().Order(t.Context(), client.VerbRunOnce, "report", client.Wait{Wait: true, Timeout: timeout})
+			v, err := serve(t, core, readableByAll).client().Order(t.Context(), client.VerbRunOnce, "report", client.WaitOptions{Wait: true, Timeout: timeout})
 			switch said := (*client.Error)(nil); {
 			case tt.fails != "":
 				if !errors.As(err, &said) || !strings.Contains(said.Message, tt.fails) {
@@ -75,13 +75,13 @@ func TestRunOnceWaitsForTheEndOfItsRun(t *testing.T) {
 }
 
 func TestRunOnceNeedNotWait(t *testing.T) {
-	core := newFakeCore(report(supervisor.Down, 0, nil))
-	core.effect = func(string, string) error {
-		core.set(report(supervisor.Up, 1, nil))
+	core := newFakeBackend(newServiceState(supervisor.Down, 0, nil))
+	core.afterCommand = func(string, string) error {
+		core.setServices(newServiceState(supervisor.Up, 1, nil))
 		return nil
 	}
-	v, err := serve(t, core, everyone).client().Order(t.Context(), client.VerbRunOnce, "report", client.Wait{})
-	if err != nil || v.State != client.StateUp || v.Run != 1 {
+	v, err := serve(t, core, readableByAll).client().Order(t.Context(), client.VerbRunOnce, "report", client.WaitOptions{})
+	if err != nil || v.State != client.StateUp || v.RunNumber != 1 {
 		t.Errorf("got %+v, %v", v, err)
 	}
 }

@@ -37,13 +37,13 @@ func (c *fakeRuns) StopRun(_ context.Context, id string) (client.Run, error) {
 	defer c.runsMu.Unlock()
 	for i := range c.runs {
 		if c.runs[i].ID == id {
-			c.runs[i].Asked, c.runs[i].End, c.runs[i].Seq = client.RunStopped, &client.RunEnd{CPUSeconds: 1}, 9
+			c.runs[i].StopReason, c.runs[i].End, c.runs[i].Seq = client.RunStopped, &client.RunEnd{CPUSeconds: 1}, 9
 			close(c.changed)
 			c.changed = make(chan struct{})
 			return c.runs[i], nil
 		}
 	}
-	return client.Run{}, refuse(client.KindUnknown, "no such run")
+	return client.Run{}, newError(client.KindUnknown, "no such run")
 }
 
 func (c *fakeRuns) FindRun(id string) (client.Run, error) {
@@ -54,7 +54,7 @@ func (c *fakeRuns) FindRun(id string) (client.Run, error) {
 			return r, nil
 		}
 	}
-	return client.Run{}, refuse(client.KindUnknown, "no such run")
+	return client.Run{}, newError(client.KindUnknown, "no such run")
 }
 
 func (c *fakeRuns) RunsSince(cursor uint64) (out []client.Run, next uint64) {
@@ -75,7 +75,7 @@ func (c *fakeRuns) RunChanged() <-chan struct{} {
 	return c.changed
 }
 
-func (c *fakeRuns) say(_ context.Context, e supervisor.StatusText) error {
+func (c *fakeRuns) setStatusText(_ context.Context, e supervisor.StatusText) error {
 	c.runsMu.Lock()
 	defer c.runsMu.Unlock()
 	c.statusText = e.Name + ": " + e.Text
@@ -89,7 +89,7 @@ func (c *fakeRuns) lastStatusText() string {
 }
 
 func TestRunFromItsStartToItsEnd(t *testing.T) {
-	core := newFakeCore(&supervisor.Service{Name: "kanban", State: supervisor.Up, PID: os.Getpid()}, &supervisor.Service{Name: "other", State: supervisor.Up, PID: 1})
+	core := newFakeBackend(&supervisor.Service{Name: "kanban", State: supervisor.Up, PID: os.Getpid()}, &supervisor.Service{Name: "other", State: supervisor.Up, PID: 1})
 	cl := serve(t, core, Options{}).client()
 	run, err := cl.StartRun(t.Context(), client.RunRequest{Template: "kanban-worker", Tag: "b/t_1/1", Env: map[string]string{"A": "b"}})
 	if err != nil || run.PID != 42 {
@@ -117,7 +117,7 @@ func TestRunFromItsStartToItsEnd(t *testing.T) {
 	if _, err := cl.StopRun(t.Context(), run.ID); err != nil {
 		t.Fatal(err)
 	}
-	if r := <-followed; r.End == nil || r.Asked != client.RunStopped {
+	if r := <-followed; r.End == nil || r.StopReason != client.RunStopped {
 		t.Errorf("the stream continues with %+v", r)
 	}
 	if a := <-waited; a.err != nil || a.run.End == nil || a.run.End.CPUSeconds != 1 {
@@ -141,7 +141,7 @@ func TestRunFromItsStartToItsEnd(t *testing.T) {
 }
 
 func TestBadRunsAreRefused(t *testing.T) {
-	cl := serve(t, newFakeCore(), Options{}).client()
+	cl := serve(t, newFakeBackend(), Options{}).client()
 	for name, r := range map[string]client.RunRequest{
 		"relative directory": {Dir: "tmp"}, "a detour": {Log: "/a/../b"}, "a variable": {Env: map[string]string{"A=B": ""}},
 		"NUL": {Profile: "a\x00b"}, "a limit": {LimitMS: -1},

@@ -26,12 +26,12 @@ import (
 )
 
 const (
-	headerTime = 5 * time.Second        // time limit for a header, from the start of a connection or from the first byte of a later request
-	idleTime   = 30 * time.Second       // time limit between two requests
-	closeTime  = 500 * time.Millisecond // time limit for requests to end when the server is closed
-	flushTime  = 200 * time.Millisecond // time limit for sending the answers, after closeTime
-	maxHeader  = 8 << 10
-	maxBody    = 64 << 10
+	headerTimeout  = 5 * time.Second        // time limit for a header, from the start of a connection or from the first byte of a later request
+	idleTimeout    = 30 * time.Second       // time limit between two requests
+	closeTimeout   = 500 * time.Millisecond // time limit for requests to end when the server is closed
+	flushTimeout   = 200 * time.Millisecond // time limit for sending the answers, after closeTimeout
+	maxHeaderBytes = 8 << 10
+	maxBodyBytes   = 64 << 10
 )
 
 // Causes with which Close and CloseForReexec cancel the contexts of requests.
@@ -42,21 +42,21 @@ var (
 
 // Server answers the control API. New creates it.
 type Server struct {
-	core          Backend
-	policy        policy
-	log           func(string)
-	onRequest     func()
-	now           func() time.Time
-	bodyTime      time.Duration // time limit from the end of the header to the end of the body
-	sendTime      time.Duration // time limit for a client to read one piece of an answer
-	bootListTime  time.Duration // how long a request with the name of a service waits until the boot has listed the profiles
-	limit         func(route) time.Duration
-	http          *http.Server
-	mux           *http.ServeMux
-	connCounts    connCounts
-	answerBudgets [numClasses]*answerBudget // memory for unread answers, by class of clients
-	cancel        context.CancelCauseFunc
-	noticeLimit   [numClasses]noticeLimit
+	backend         Backend
+	policy          accessPolicy
+	log             func(string)
+	onRequest       func()
+	now             func() time.Time
+	bodyTimeout     time.Duration // time limit from the end of the header to the end of the body
+	sendTimeout     time.Duration // time limit for a client to read one piece of an answer
+	bootListTimeout time.Duration // how long a request with the name of a service waits until the boot has listed the profiles
+	routeTimeLimit  func(route) time.Duration
+	http            *http.Server
+	mux             *http.ServeMux
+	connCounts      connCounts
+	answerBudgets   [numClasses]*answerBudget // memory for unread answers, by class of clients
+	cancel          context.CancelCauseFunc
+	noticeLimit     [numClasses]noticeLimit
 
 	mu         sync.Mutex
 	closeError *client.Error // error for new requests once the server is closed; nil before
@@ -66,17 +66,17 @@ type Server struct {
 // New returns a server that isn't listening yet.
 func New(core Backend, o Options) *Server {
 	s := &Server{
-		core: core, policy: newPolicy(o), log: o.Log, onRequest: o.OnRequest, now: time.Now, mux: http.NewServeMux(),
-		bodyTime: 5 * time.Second, sendTime: 10 * time.Second, bootListTime: 2 * time.Second,
-		limit: func(rt route) time.Duration { return rt.limit }, answerBudgets: newAnswerBudgets(),
+		backend: core, policy: newPolicy(o), log: o.Log, onRequest: o.OnRequest, now: time.Now, mux: http.NewServeMux(),
+		bodyTimeout: 5 * time.Second, sendTimeout: 10 * time.Second, bootListTimeout: 2 * time.Second,
+		routeTimeLimit: func(rt route) time.Duration { return rt.timeLimit }, answerBudgets: newAnswerBudgets(),
 	}
 	base, cancel := context.WithCancelCause(context.Background())
 	s.cancel = cancel
 	s.http = &http.Server{
 		Handler:           http.HandlerFunc(s.serve),
-		ReadHeaderTimeout: headerTime,
-		IdleTimeout:       idleTime,
-		MaxHeaderBytes:    maxHeader,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
 		BaseContext:       func(net.Listener) context.Context { return base },
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			return context.WithValue(context.WithValue(ctx, connKey{}, c), peerKey{}, c.(*conn).peer)
@@ -86,7 +86,7 @@ func New(core Backend, o Options) *Server {
 	for _, rt := range routes() {
 		s.mux.HandleFunc(rt.pattern, func(w http.ResponseWriter, r *http.Request) { s.serveRoute(rt, w, r) })
 	}
-	s.mux.HandleFunc("/", s.noRoute)
+	s.mux.HandleFunc("/", s.serveUnknownRoute)
 	return s
 }
 
@@ -114,12 +114,12 @@ func (s *Server) close(ctx context.Context, why *client.Error) error {
 	s.closeError = why
 	s.mu.Unlock()
 	s.cancel(why)
-	idle := guard.Begin("waiting for the end of all requests", s.handlers.Wait)
-	grace, cancel := context.WithTimeout(ctx, closeTime)
+	idle := guard.GoWithDone("waiting for the end of all requests", s.handlers.Wait)
+	grace, cancel := context.WithTimeout(ctx, closeTimeout)
 	defer cancel()
 	pause.Until(grace, idle)
 	// Shutdown waits long for clients that have sent no request. Close then cuts these clients off.
-	flush, cancel := context.WithTimeout(ctx, flushTime)
+	flush, cancel := context.WithTimeout(ctx, flushTimeout)
 	defer cancel()
 	_ = s.http.Shutdown(flush) // http.Server.Close then cuts the remaining connections
 	_ = s.http.Close()
@@ -142,11 +142,11 @@ func (s *Server) beginRequest() *client.Error {
 // serve is the handler of all requests. It refuses them once the server is closed.
 func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 { // the client may announce a body and not send it
-		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTime))
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.bodyTimeout))
 	}
 	if err := s.beginRequest(); err != nil {
 		if err.Kind == client.KindReplaced { // the request had no effect, so the client may repeat it
-			err = refuse(client.KindBusy, "%s", err.Message)
+			err = newError(client.KindBusy, "%s", err.Message)
 		}
 		s.send(w, errorReply(err))
 		return
@@ -159,8 +159,8 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) {
 // serveRoute answers a request that has a route.
 func (s *Server) serveRoute(rt route, w http.ResponseWriter, r *http.Request) {
 	out := s.handle(rt, w, r)
-	if out.sent != nil {
-		defer out.sent()
+	if out.onSent != nil {
+		defer out.onSent()
 	}
 	if out.stream == nil {
 		s.send(w, out.asText(r))
@@ -180,12 +180,12 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 	defer func() {
 		if p := recover(); p != nil {
 			s.reportPanic(r, p)
-			out = errorReply(refuse(client.KindInternal, "hinit has a fault in its control API; its log has the details"))
+			out = errorReply(newError(client.KindInternal, "hinit has a fault in its control API; its log has the details"))
 		}
 	}()
 	who, ok := r.Context().Value(peerKey{}).(peer)
 	if !ok {
-		return errorReply(refuse(client.KindNotAllowed, "hinit does not know who is asking"))
+		return errorReply(newError(client.KindNotAllowed, "hinit does not know who is asking"))
 	}
 	if err := s.policy.check(who, rt.access); err != nil {
 		return errorReply(err)
@@ -202,8 +202,8 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 	if err == nil {
 		out, err = s.runHandler(rt, req)
 	}
-	if err == nil && out.deferred != nil {
-		out, err = s.answerBudgets[s.policy.classOf(who)].makeAnswer(r.Context(), func() (reply, error) { return jsonReply(out.status, out.deferred) })
+	if err == nil && out.deferredBody != nil {
+		out, err = s.answerBudgets[s.policy.classOf(who)].makeAnswer(r.Context(), func() (reply, error) { return jsonReply(out.status, out.deferredBody) })
 	}
 	if err != nil {
 		return errorReply(clientError(r.Context(), err))
@@ -214,12 +214,12 @@ func (s *Server) handle(rt route, w http.ResponseWriter, r *http.Request) (out r
 // runHandler runs the handler within the time limit of the route. If the route needs the end of the boot, runHandler first
 // waits for it.
 func (s *Server) runHandler(rt route, r *request) (reply, error) {
-	limit := s.limit(rt)
+	limit := s.routeTimeLimit(rt)
 	if limit == 0 {
 		return rt.handle(s, r)
 	}
 	begin := time.Now()
-	if rt.boot == waitsForBoot {
+	if rt.bootWait == waitsForBoot {
 		if _, err := s.awaitBoot(r, limit); err != nil {
 			return reply{}, err
 		}
@@ -239,27 +239,27 @@ func readBody(w http.ResponseWriter, r *http.Request) ([]byte, *client.Error) {
 	if r.ContentLength == 0 {
 		return nil, nil
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBodyBytes))
 	if err != nil {
 		if tooBig := (*http.MaxBytesError)(nil); errors.As(err, &tooBig) {
-			return nil, refuse(client.KindBadRequest, "the body is longer than %d bytes", maxBody)
+			return nil, newError(client.KindBadRequest, "the body is longer than %d bytes", maxBodyBytes)
 		}
-		return nil, refuse(client.KindBadRequest, "the body did not arrive: %v", err)
+		return nil, newError(client.KindBadRequest, "the body did not arrive: %v", err)
 	}
 	_ = http.NewResponseController(w).SetReadDeadline(time.Time{})
 	return body, nil
 }
 
-// noRoute answers a request for an unknown route. If the path exists with another method, the answer names that method.
-func (s *Server) noRoute(w http.ResponseWriter, r *http.Request) {
-	out := errorReply(refuse(client.KindBadRequest, "no such endpoint %q", r.URL.Path))
+// serveUnknownRoute answers a request for an unknown route. If the path exists with another method, the answer names that method.
+func (s *Server) serveUnknownRoute(w http.ResponseWriter, r *http.Request) {
+	out := errorReply(newError(client.KindBadRequest, "no such endpoint %q", r.URL.Path))
 	out.status = http.StatusNotFound
 	for _, method := range []string{http.MethodGet, http.MethodPost} {
 		other := r.Clone(r.Context())
 		other.Method = method
 		if _, pattern := s.mux.Handler(other); pattern != "/" {
 			w.Header().Set("Allow", method)
-			out = errorReply(refuse(client.KindBadRequest, "%q takes %s, not %s", r.URL.Path, method, r.Method))
+			out = errorReply(newError(client.KindBadRequest, "%q takes %s, not %s", r.URL.Path, method, r.Method))
 			out.status = http.StatusMethodNotAllowed
 			break
 		}
@@ -275,7 +275,7 @@ func (f logWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func refuse(kind client.Kind, format string, args ...any) *client.Error {
+func newError(kind client.Kind, format string, args ...any) *client.Error {
 	return &client.Error{Kind: kind, Message: fmt.Sprintf(format, args...)}
 }
 
@@ -311,13 +311,13 @@ func clientError(ctx context.Context, err error) *client.Error {
 
 // reply is the answer of a handler: a body, or a stream that writes the body.
 type reply struct {
-	status   int
-	header   http.Header // headers besides the default content type (JSON)
-	body     []byte
-	deferred any // body that is encoded when the budget has memory for it, see answerLater
-	stream   func(w http.ResponseWriter)
-	fault    *client.Error // error in the body, or nil
-	sent     func()        // called after the body is written; may be nil
+	status       int
+	header       http.Header // headers besides the default content type (JSON)
+	body         []byte
+	deferredBody any // body that is encoded when the budget has memory for it, see deferredReply
+	stream       func(w http.ResponseWriter)
+	clientError  *client.Error // error in the body, or nil
+	onSent       func()        // called after the body is written; may be nil
 }
 
 func okReply(v any) (reply, error) { return jsonReply(http.StatusOK, v) }
@@ -325,15 +325,15 @@ func okReply(v any) (reply, error) { return jsonReply(http.StatusOK, v) }
 func jsonReply(status int, v any) (reply, error) {
 	var body bytes.Buffer
 	if err := newEncoder(&body).Encode(v); err != nil {
-		return reply{}, refuse(client.KindInternal, "hinit cannot write its answer as JSON: %v", err)
+		return reply{}, newError(client.KindInternal, "hinit cannot write its answer as JSON: %v", err)
 	}
 	return reply{status: status, body: body.Bytes()}, nil
 }
 
-// answerLater returns an answer that is encoded as JSON only when the answerBudget has memory for it. Otherwise many clients
+// deferredReply returns an answer that is encoded as JSON only when the answerBudget has memory for it. Otherwise many clients
 // that leave their answers unread could fill the memory.
-func answerLater(status int, v any, err error) (reply, error) {
-	return reply{status: status, deferred: v}, err
+func deferredReply(status int, v any, err error) (reply, error) {
+	return reply{status: status, deferredBody: v}, err
 }
 
 func newEncoder(w io.Writer) *json.Encoder {
@@ -344,26 +344,26 @@ func newEncoder(w io.Writer) *json.Encoder {
 
 func errorReply(e *client.Error) reply {
 	out, _ := jsonReply(httpStatus(e.Kind), client.ErrorReply{Error: *e}) // encoding a struct of two strings never fails
-	out.fault = e
+	out.clientError = e
 	return out
 }
 
 // wantsText reports whether the client asks for plain text instead of JSON.
-func wantsText(r *http.Request) bool { return r.Header.Get("Accept") == client.Text }
+func wantsText(r *http.Request) bool { return r.Header.Get("Accept") == client.MediaTypeText }
 
 // textReply returns an answer in plain text. It escapes characters that could control a terminal.
 func textReply(status int, header http.Header, body []byte) reply {
-	header.Set("Content-Type", client.Text+"; charset=utf-8")
-	return reply{status: status, header: header, body: []byte(show.Text(string(body)))}
+	header.Set("Content-Type", client.MediaTypeText+"; charset=utf-8")
+	return reply{status: status, header: header, body: []byte(show.EscapeText(string(body)))}
 }
 
 // asText converts an error to plain text, with its kind in a header, if the client asks for text. It returns any other answer
 // unchanged.
 func (out reply) asText(r *http.Request) reply {
-	if out.fault == nil || !wantsText(r) {
+	if out.clientError == nil || !wantsText(r) {
 		return out
 	}
-	return textReply(out.status, http.Header{client.ErrorHeader: {string(out.fault.Kind)}}, []byte(out.fault.Message))
+	return textReply(out.status, http.Header{client.ErrorHeader: {string(out.clientError.Kind)}}, []byte(out.clientError.Message))
 }
 
 // send writes an answer to the client, unless the answer is a stream.
@@ -384,5 +384,5 @@ func (s *Server) send(w http.ResponseWriter, out reply) {
 
 // extendWriteDeadline sets the deadline for the next write to the client.
 func (s *Server) extendWriteDeadline(w http.ResponseWriter) {
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTime))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(s.sendTimeout))
 }

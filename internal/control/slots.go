@@ -27,12 +27,12 @@ type Slots interface {
 }
 
 const (
-	scanLetters = "zabhitqnN"
-	endLetters  = "tqbi" // letters that end the container
+	scannerCommands  = "zabhitqnN"
+	shutdownCommands = "tqbi" // letters that end the container
 )
 
-func (s *Server) slots() Slots {
-	if slots := s.core.S6(); slots != nil {
+func (s *Server) slotsBackend() Slots {
+	if slots := s.backend.S6Slots(); slots != nil {
 		return slots
 	}
 	return noSlots{}
@@ -40,7 +40,7 @@ func (s *Server) slots() Slots {
 
 type noSlots struct{}
 
-var errNoSlots = refuse(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
+var errNoSlots = newError(client.KindUnknown, "hinit does not answer as s6 in this container; HINIT_S6=1 makes it")
 
 func (noSlots) Slots(context.Context) []client.Slot               { return nil }
 func (noSlots) Slot(context.Context, string) (client.Slot, error) { return client.Slot{}, errNoSlots }
@@ -50,15 +50,15 @@ func (noSlots) ControlScanner(context.Context, string) error      { return errNo
 func getSlots(s *Server, r *request) (reply, error) {
 	query := r.query
 	if !query.Has("dir") {
-		return s.answerInTurn(r, func() (reply, error) {
-			return okReply(client.SlotsReply{Slots: nonNil(s.slots().Slots(r.Context()))})
+		return s.makeAnswerLimited(r, func() (reply, error) {
+			return okReply(client.SlotsReply{Slots: nonNil(s.slotsBackend().Slots(r.Context()))})
 		})
 	}
-	slot, err := slotAt(r.Context(), s.slots(), query.Get("dir"))
-	return answerLater(http.StatusOK, client.SlotsReply{Slots: []client.Slot{slot}}, err)
+	slot, err := findSlot(r.Context(), s.slotsBackend(), query.Get("dir"))
+	return deferredReply(http.StatusOK, client.SlotsReply{Slots: []client.Slot{slot}}, err)
 }
 
-func slotAt(ctx context.Context, core Slots, dir string) (client.Slot, error) {
+func findSlot(ctx context.Context, core Slots, dir string) (client.Slot, error) {
 	if err := checkAbsolute(dir); err != nil {
 		return client.Slot{}, err
 	}
@@ -67,45 +67,45 @@ func slotAt(ctx context.Context, core Slots, dir string) (client.Slot, error) {
 
 func checkAbsolute(dir string) error {
 	if !strings.HasPrefix(dir, "/") || strings.IndexByte(dir, 0) >= 0 {
-		return refuse(client.KindBadRequest, "dir is %q; it has to be an absolute path", dir)
+		return newError(client.KindBadRequest, "dir is %q; it has to be an absolute path", dir)
 	}
 	return nil
 }
 
 func postSlotControl(s *Server, r *request, c client.SlotControl) (reply, error) {
-	if err := errors.Join(checkAbsolute(c.Dir), checkLetters(c.Flags, formats.SvcLetters)); err != nil {
+	if err := errors.Join(checkAbsolute(c.Dir), checkCommandLetters(c.Flags, formats.SvcLetters)); err != nil {
 		return reply{}, err
 	}
-	return reply{status: http.StatusNoContent}, s.slots().SlotControl(r.Context(), c.Dir, c.Flags)
+	return reply{status: http.StatusNoContent}, s.slotsBackend().SlotControl(r.Context(), c.Dir, c.Flags)
 }
 
-func postSlotScan(s *Server, r *request, c client.SlotScan) (reply, error) {
-	if err := checkLetters(c.Flags, scanLetters); err != nil {
+func postSlotScan(s *Server, r *request, c client.ScannerControl) (reply, error) {
+	if err := checkCommandLetters(c.Flags, scannerCommands); err != nil {
 		return reply{}, err
 	}
-	if strings.ContainsAny(c.Flags, endLetters) {
-		if refused := s.policy.check(r.client, mayEnd); refused != nil {
+	if strings.ContainsAny(c.Flags, shutdownCommands) {
+		if refused := s.policy.check(r.client, mayShutDown); refused != nil {
 			return reply{}, refused
 		}
 	}
-	return reply{status: http.StatusNoContent}, s.slots().ControlScanner(r.Context(), c.Flags)
+	return reply{status: http.StatusNoContent}, s.slotsBackend().ControlScanner(r.Context(), c.Flags)
 }
 
-// checkLetters returns an error if flags contains a letter that isn't in known. Call it before any letter is carried out, so
-// that an unknown letter has no effects.
-func checkLetters(flags, known string) error {
+// checkCommandLetters returns an error if flags contains a letter that isn't in known. Call it before any letter is carried out,
+// so that an unknown letter has no effects.
+func checkCommandLetters(flags, known string) error {
 	for _, l := range flags {
 		if !strings.ContainsRune(known, l) {
-			return refuse(client.KindBadRequest, "flags are %q; %q is none of %s", flags, string(l), known)
+			return newError(client.KindBadRequest, "flags are %q; %q is none of %s", flags, string(l), known)
 		}
 	}
-	if len(flags) > maxLetters {
-		return refuse(client.KindBadRequest, "%d flags at once are too many; %d are the limit", len(flags), maxLetters)
+	if len(flags) > maxCommandLetters {
+		return newError(client.KindBadRequest, "%d flags at once are too many; %d are the limit", len(flags), maxCommandLetters)
 	}
 	return nil
 }
 
-const maxLetters = 64
+const maxCommandLetters = 64
 
 // getSlotWait answers when a slot has reached a state. s6-svwait and s6-svc -w use it.
 func getSlotWait(s *Server, r *request) (reply, error) {
@@ -117,8 +117,8 @@ func getSlotWait(s *Server, r *request) (reply, error) {
 	if err := s.countWaiting(r); err != nil {
 		return reply{}, err
 	}
-	slot, err := s.awaitSlot(r.Context(), s.slots(), query.Get("dir"), goal)
-	return answerLater(http.StatusOK, client.SlotsReply{Slots: []client.Slot{slot}}, err)
+	slot, err := s.awaitSlot(r.Context(), s.slotsBackend(), query.Get("dir"), goal)
+	return deferredReply(http.StatusOK, client.SlotsReply{Slots: []client.Slot{slot}}, err)
 }
 
 // slotGoal is the state of a slot that s6-svwait waits for. [dial.Client.SlotWait] explains the letters.
@@ -130,7 +130,7 @@ type slotGoal struct {
 
 // parseUntil parses the parameter "until" of a wait: a letter, and an optional number of a run.
 func parseUntil(text string) (slotGoal, error) {
-	bad := refuse(client.KindBadRequest, "until is %q; it is one of u U d D r R, with the number of a run behind it or without", text)
+	bad := newError(client.KindBadRequest, "until is %q; it is one of u U d D r R, with the number of a run behind it or without", text)
 	if text == "" || !strings.Contains("uUdDrR", text[:1]) {
 		return slotGoal{}, bad
 	}
@@ -148,7 +148,7 @@ func parseUntil(text string) (slotGoal, error) {
 // also counts as down.
 func (u slotGoal) reached(s client.Slot) bool {
 	down := !s.Up
-	later := u.hasRun && s.Run > u.run
+	later := u.hasRun && s.RunNumber > u.run
 	switch u.letter {
 	case 'u':
 		return s.Up
@@ -168,8 +168,8 @@ func (u slotGoal) reached(s client.Slot) bool {
 func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGoal) (client.Slot, error) {
 	var last client.Slot
 	for first := true; ; first = false {
-		changed := s.core.Changed()
-		slot, err := slotAt(ctx, core, dir)
+		changed := s.backend.Changed()
+		slot, err := findSlot(ctx, core, dir)
 		if !first && errors.Is(err, client.ErrUnknown) {
 			return slotRemoved(last, u)
 		}
@@ -178,13 +178,13 @@ func (s *Server) awaitSlot(ctx context.Context, core Slots, dir string, u slotGo
 		}
 		last = slot
 		if first && !u.hasRun {
-			u.run, u.hasRun = slot.Run, u.letter == 'r' || u.letter == 'R'
+			u.run, u.hasRun = slot.RunNumber, u.letter == 'r' || u.letter == 'R'
 		}
 		switch {
 		case u.reached(slot):
 			return slot, nil
-		case slot.Permanent && !slot.Up && u.letter != 'd' && u.letter != 'D':
-			return client.Slot{}, refuse(client.KindPermanent, "%s", permanentReason(slot))
+		case slot.PermanentFailure && !slot.Up && u.letter != 'd' && u.letter != 'D':
+			return client.Slot{}, newError(client.KindPermanent, "%s", permanentReason(slot))
 		}
 		if !pause.Until(ctx, changed) {
 			return client.Slot{}, context.Cause(ctx)
@@ -197,7 +197,7 @@ func slotRemoved(slot client.Slot, u slotGoal) (client.Slot, error) {
 		slot.Up, slot.WantUp, slot.Ready, slot.Finishing, slot.PID, slot.PGID = false, false, false, false, 0, 0
 		return slot, nil
 	}
-	return client.Slot{}, refuse(client.KindPermanent, "%s was removed", slot.Name)
+	return client.Slot{}, newError(client.KindPermanent, "%s was removed", slot.Name)
 }
 
 func permanentReason(s client.Slot) string {
@@ -205,7 +205,7 @@ func permanentReason(s client.Slot) string {
 	if s.Signal != 0 {
 		how = fmt.Sprintf("its last run was ended by signal %d", s.Signal)
 	}
-	if !s.Started {
+	if !s.EverStarted {
 		how = "it could not be started"
 	}
 	return fmt.Sprintf("%s will not come up by itself: %s", s.Name, how)

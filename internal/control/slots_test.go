@@ -13,14 +13,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-func (f *fakeCore) S6() Slots {
+func (f *fakeBackend) S6() Slots {
 	if f.slots == nil {
 		return nil
 	}
 	return f
 }
 
-func (f *fakeCore) Slots(context.Context) []client.Slot {
+func (f *fakeBackend) Slots(context.Context) []client.Slot {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var out []client.Slot
@@ -30,27 +30,27 @@ func (f *fakeCore) Slots(context.Context) []client.Slot {
 	return out
 }
 
-func (f *fakeCore) Slot(_ context.Context, dir string) (client.Slot, error) {
+func (f *fakeBackend) Slot(_ context.Context, dir string) (client.Slot, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	slot, ok := f.slots[dir]
-	if f.watched {
+	if f.countsSlotQueries {
 		f.commands = append(f.commands, "look")
 	}
 	if !ok {
-		return client.Slot{}, refuse(client.KindUnknown, "no such slot")
+		return client.Slot{}, newError(client.KindUnknown, "no such slot")
 	}
 	return slot, nil
 }
 
-func (f *fakeCore) SlotControl(_ context.Context, dir, letters string) error {
+func (f *fakeBackend) SlotControl(_ context.Context, dir, letters string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.commands = append(f.commands, "svc "+letters+" "+dir)
 	return nil
 }
 
-func (f *fakeCore) ControlScanner(_ context.Context, letters string) error {
+func (f *fakeBackend) ControlScanner(_ context.Context, letters string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.commands = append(f.commands, "scan "+letters)
@@ -58,7 +58,7 @@ func (f *fakeCore) ControlScanner(_ context.Context, letters string) error {
 }
 
 // changeSlot changes a slot and publishes it. With a nil change, it removes the slot.
-func (f *fakeCore) changeSlot(dir string, change func(*client.Slot)) {
+func (f *fakeBackend) changeSlot(dir string, change func(*client.Slot)) {
 	f.mu.Lock()
 	slot := f.slots[dir]
 	if change == nil {
@@ -68,13 +68,13 @@ func (f *fakeCore) changeSlot(dir string, change func(*client.Slot)) {
 		f.slots[dir] = slot
 	}
 	f.mu.Unlock()
-	f.set()
+	f.setServices()
 }
 
 const slotDir = "/run/service/foo"
 
-func slotCore(slot client.Slot) *fakeCore {
-	core := newFakeCore()
+func newSlotBackend(slot client.Slot) *fakeBackend {
+	core := newFakeBackend()
 	slot.Name, slot.Dir = "foo", slotDir
 	core.slots = map[string]client.Slot{slotDir: slot, "/run/service/bar": {Name: "bar", Dir: "/run/service/bar"}}
 	return core
@@ -82,7 +82,7 @@ func slotCore(slot client.Slot) *fakeCore {
 
 func TestSlotsAreAnsweredAsTheyAre(t *testing.T) {
 	since := time.Date(2026, 11, 21, 1, 2, 3, 456789012, time.UTC)
-	s := serve(t, slotCore(client.Slot{Up: true, PID: 12, Since: since, ExitCode: -1}), everyone)
+	s := serve(t, newSlotBackend(client.Slot{Up: true, PID: 12, Since: since, ExitCode: -1}), readableByAll)
 	all, err := s.client().Slots(t.Context())
 	if err != nil || len(all) != 2 || all[0].Name != "bar" || all[1].PID != 12 || !all[1].Since.Equal(since) {
 		t.Errorf("%+v, %v; want bar and foo, to the nanosecond", all, err)
@@ -99,7 +99,7 @@ func TestSlotsAreAnsweredAsTheyAre(t *testing.T) {
 }
 
 func TestWithoutS6ThereIsNoSlot(t *testing.T) {
-	s := serve(t, newFakeCore(), everyone)
+	s := serve(t, newFakeBackend(), readableByAll)
 	if all, err := s.client().Slots(t.Context()); err != nil || len(all) != 0 {
 		t.Errorf("%v, %v", all, err)
 	}
@@ -113,12 +113,12 @@ func TestWithoutS6ThereIsNoSlot(t *testing.T) {
 }
 
 func TestLettersArriveInOrderOrNotAtAll(t *testing.T) {
-	core := slotCore(client.Slot{})
-	c := serve(t, core, everyone).client()
+	core := newSlotBackend(client.Slot{})
+	c := serve(t, core, readableByAll).client()
 	if err := errors.Join(c.SlotControl(t.Context(), slotDir, "du"), c.ControlScanner(t.Context(), "an"), c.SlotControl(t.Context(), slotDir, "")); err != nil {
 		t.Fatal(err)
 	}
-	for _, flags := range []string{"uz", "u ", "-u", strings.Repeat("u", maxLetters+1)} {
+	for _, flags := range []string{"uz", "u ", "-u", strings.Repeat("u", maxCommandLetters+1)} {
 		if err := c.SlotControl(t.Context(), slotDir, flags); !errors.Is(err, client.ErrBadRequest) {
 			t.Errorf("s6-svc %q: %v", flags, err)
 		}
@@ -131,7 +131,7 @@ func TestLettersArriveInOrderOrNotAtAll(t *testing.T) {
 	}
 }
 
-func waiting(t *testing.T, s *testServer, until string) <-chan error {
+func startSlotWait(t *testing.T, s *testServer, until string) <-chan error {
 	t.Helper()
 	result := make(chan error, 1)
 	go func() {
@@ -145,7 +145,7 @@ func waiting(t *testing.T, s *testServer, until string) <-chan error {
 }
 
 func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
-	up := func(s *client.Slot) { s.Up, s.PID, s.Run, s.Finishing = true, 9, s.Run+1, false }
+	up := func(s *client.Slot) { s.Up, s.PID, s.RunNumber, s.Finishing = true, 9, s.RunNumber+1, false }
 	ready := func(s *client.Slot) { s.Ready = true }
 	down := func(s *client.Slot) { s.Up, s.Ready, s.PID, s.Finishing = false, false, 0, true }
 	finished := func(s *client.Slot) { s.Finishing = false }
@@ -155,18 +155,18 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 	}{
 		"u":  {client.Slot{}, []func(*client.Slot){finished, up}},
 		"U":  {client.Slot{}, []func(*client.Slot){up, ready}},
-		"d":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){ready, down}},
-		"D":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, finished}},
-		"r":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
-		"R":  {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up, ready}},
-		"r3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
+		"d":  {client.Slot{Up: true, RunNumber: 3}, []func(*client.Slot){ready, down}},
+		"D":  {client.Slot{Up: true, RunNumber: 3}, []func(*client.Slot){down, finished}},
+		"r":  {client.Slot{Up: true, RunNumber: 3}, []func(*client.Slot){down, up}},
+		"R":  {client.Slot{Up: true, RunNumber: 3}, []func(*client.Slot){down, up, ready}},
+		"r3": {client.Slot{Up: true, RunNumber: 3}, []func(*client.Slot){down, up}},
 		// the wait must not miss the moment in which the slot is down
-		"D3": {client.Slot{Up: true, Run: 3}, []func(*client.Slot){down, up}},
+		"D3": {client.Slot{Up: true, RunNumber: 3}, []func(*client.Slot){down, up}},
 	} {
-		core := slotCore(tt.from)
-		core.watched = true
-		s := serve(t, core, everyone)
-		done := waiting(t, s, wait)
+		core := newSlotBackend(tt.from)
+		core.countsSlotQueries = true
+		s := serve(t, core, readableByAll)
+		done := startSlotWait(t, s, wait)
 		testkit.Until(t, "it has seen how the slot was", func() bool { return core.receivedCommands() != "" })
 		for i, step := range tt.steps {
 			select {
@@ -189,10 +189,10 @@ func TestAWaitEndsWhenTheSlotIsThere(t *testing.T) {
 
 func TestAWaitForWhatIsThereAlreadyIsOverAtOnce(t *testing.T) {
 	for until, slot := range map[string]client.Slot{
-		"u": {Up: true}, "U": {Up: true, Ready: true}, "d": {}, "D": {}, "r2": {Up: true, Run: 3}, "R2": {Up: true, Ready: true, Run: 3},
-		"d2": {Up: true, Run: 3},
+		"u": {Up: true}, "U": {Up: true, Ready: true}, "d": {}, "D": {}, "r2": {Up: true, RunNumber: 3}, "R2": {Up: true, Ready: true, RunNumber: 3},
+		"d2": {Up: true, RunNumber: 3},
 	} {
-		if _, err := serve(t, slotCore(slot), everyone).client().SlotWait(t.Context(), slotDir, until); err != nil {
+		if _, err := serve(t, newSlotBackend(slot), readableByAll).client().SlotWait(t.Context(), slotDir, until); err != nil {
 			t.Errorf("until %s: %v", until, err)
 		}
 	}
@@ -204,17 +204,17 @@ func TestAWaitForWhatWillNeverBeIsAnError(t *testing.T) {
 		errors.As(err, &e)
 		return e.Kind
 	}
-	core := slotCore(client.Slot{})
-	s := serve(t, core, everyone)
-	done := waiting(t, s, "u")
-	core.changeSlot(slotDir, func(s *client.Slot) { s.Permanent, s.Started, s.ExitCode = true, true, 78 })
+	core := newSlotBackend(client.Slot{})
+	s := serve(t, core, readableByAll)
+	done := startSlotWait(t, s, "u")
+	core.changeSlot(slotDir, func(s *client.Slot) { s.PermanentFailure, s.EverStarted, s.ExitCode = true, true, 78 })
 	if err := <-done; kind(err) != client.KindPermanent || !strings.Contains(err.Error(), "78") {
 		t.Errorf("its finish says never again: %v", err)
 	}
-	core = slotCore(client.Slot{Up: true})
-	core.watched = true
-	s = serve(t, core, everyone)
-	gone, down := waiting(t, s, "r"), waiting(t, s, "D")
+	core = newSlotBackend(client.Slot{Up: true})
+	core.countsSlotQueries = true
+	s = serve(t, core, readableByAll)
+	gone, down := startSlotWait(t, s, "r"), startSlotWait(t, s, "D")
 	testkit.Until(t, "both wait", func() bool { return core.receivedCommands() == "look, look" })
 	core.changeSlot(slotDir, nil)
 	if err := <-gone; kind(err) != client.KindPermanent {

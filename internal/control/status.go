@@ -27,23 +27,23 @@ import (
 // getStatus answers with hinit and all services except the CMD, or with the services in the request, in their order. The answer
 // is JSON or a table.
 func getStatus(s *Server, r *request) (reply, error) {
-	// This call may wait for the boot, so it must not hold the turn of answerInTurn.
-	snap, added := s.snapshotWith(r.Context(), r.query["name"])
-	return s.answerInTurn(r, func() (reply, error) {
+	// This call may wait for the boot, so it must not hold the turn of makeAnswerLimited.
+	snap, added := s.snapshotWithExpected(r.Context(), r.query["name"])
+	return s.makeAnswerLimited(r, func() (reply, error) {
 		st, err := s.status(r.Context(), snap, added, r.query["name"], r.client)
 		if err != nil {
 			return reply{}, err
 		}
-		return statusAs(st, r.query)
+		return formatStatus(st, r.query)
 	})
 }
 
-// statusAs returns the status as JSON, or as the table for the parameter "as".
-func statusAs(st client.Status, query url.Values) (reply, error) {
+// formatStatus returns the status as JSON, or as the table for the parameter "as".
+func formatStatus(st client.Status, query url.Values) (reply, error) {
 	switch as := query["as"]; {
 	case len(as) == 0:
 		return okReply(st)
-	case len(as) == 1 && as[0] == client.AsTable:
+	case len(as) == 1 && as[0] == client.FormatTable:
 		look := show.Layout{NamesGiven: len(query["name"]) > 0, Colour: query.Get("colour") == "1", Verbose: query.Get("verbose") == "1"}
 		if width := query.Get("width"); width != "" {
 			n, err := parseNumber(width, "width")
@@ -54,7 +54,7 @@ func statusAs(st client.Status, query url.Values) (reply, error) {
 		}
 		return statusTable(st, look), nil
 	}
-	return reply{}, refuse(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.AsTable)
+	return reply{}, newError(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.FormatTable)
 }
 
 // statusTable returns the status as a table. The header DownHeader has the number of services that are not up.
@@ -65,13 +65,13 @@ func statusTable(st client.Status, layout show.Layout) reply {
 			down++
 		}
 	}
-	out := textReply(http.StatusOK, http.Header{client.DownHeader: {strconv.Itoa(down)}}, nil)
-	out.body = show.Status(st, layout)
+	out := textReply(http.StatusOK, http.Header{client.ServicesDownHeader: {strconv.Itoa(down)}}, nil)
+	out.body = show.StatusTable(st, layout)
 	return out
 }
 
-// reapTime limits how long one status request waits for the supervisor, in all calls of observe together.
-const reapTime = 100 * time.Millisecond
+// reapTimeout limits how long one status request waits for the supervisor, in all calls of observe together.
+const reapTimeout = 100 * time.Millisecond
 
 // reapAndRead returns a service with the kernel's data about its main process. If the process is a zombie and the supervisor
 // doesn't know it, for example because of a tracer, the supervisor reaps the process first.
@@ -80,15 +80,15 @@ func (s *Server) reapAndRead(ctx context.Context, v *supervisor.Service) (*super
 	if st.State != 'Z' {
 		return v, st
 	}
-	_ = s.core.ReapNow(ctx, v.PID) // a busy supervisor reaps the process later
-	v = s.latest(v)
+	_ = s.backend.ReapNow(ctx, v.PID) // a busy supervisor reaps the process later
+	v = s.latestState(v)
 	return v, readStat(v.PID)
 }
 
-// snapshotWith returns a snapshot with the named services, or with all if names is empty. added has the services in the
+// snapshotWithExpected returns a snapshot with the named services, or with all if names is empty. added has the services in the
 // snapshot that the boot has not registered yet.
-func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
-	snap = s.core.Snapshot()
+func (s *Server) snapshotWithExpected(ctx context.Context, names []string) (snap *supervisor.Snapshot, added map[*supervisor.Service]bool) {
+	snap = s.backend.Snapshot()
 	missing := func() bool {
 		return slices.ContainsFunc(names, func(name string) bool { _, err := findService(snap, name); return err != nil })
 	}
@@ -97,7 +97,7 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 	}
 	with := func(list []*supervisor.Service) {
 		// Take the snapshot after the list, so that a newly registered service is in one of them.
-		now := s.core.Snapshot()
+		now := s.backend.Snapshot()
 		registered := make(map[string]bool, len(now.Services))
 		for _, v := range now.Services {
 			registered[v.Name] = true
@@ -109,11 +109,11 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 			}
 		}
 	}
-	with(s.core.ExpectedServices(ctx, false))
+	with(s.backend.ExpectedServices(ctx, false))
 	if len(names) > 0 && missing() {
-		look, cancel := context.WithTimeout(ctx, s.bootListTime)
+		look, cancel := context.WithTimeout(ctx, s.bootListTimeout)
 		defer cancel()
-		with(s.core.ExpectedServices(look, true))
+		with(s.backend.ExpectedServices(look, true))
 	}
 	return snap, added
 }
@@ -121,29 +121,29 @@ func (s *Server) snapshotWith(ctx context.Context, names []string) (snap *superv
 // status makes the status document for the client caller. It has the services in names, or all services if names is empty.
 // added has the services that the boot has not registered yet.
 func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added map[*supervisor.Service]bool, names []string, caller peer) (client.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, reapTime)
+	ctx, cancel := context.WithTimeout(ctx, reapTimeout)
 	defer cancel()
-	out := client.Status{Version: client.StatusVersion, Init: s.initView(snap), Services: []client.Service{}}
+	out := client.Status{Version: client.StatusVersion, Init: s.initStatus(snap), Services: []client.Service{}}
 	if len(names) == 0 {
 		list := servicesInStatus(snap)
 		out.Services = slices.Grow(out.Services, len(list))
 		for _, v := range list {
-			out.Services = append(out.Services, s.serviceView(ctx, v, caller, added))
+			out.Services = append(out.Services, s.serviceStatus(ctx, v, caller, added))
 		}
-		out.Init.OOMFirst = oomFirst(snap.Services, out.Services)
+		out.Init.FirstOOMVictim = firstOOMVictim(snap.Services, out.Services)
 	}
 	for _, name := range names {
 		v, err := findService(snap, name)
 		if l := out.Init.Lease; err != nil && l != nil && l.State == client.LeaseWaiting {
-			err = refuse(client.KindUnknown, "nothing called %q is supervised here: %s", name, l.Detail)
+			err = newError(client.KindUnknown, "nothing called %q is supervised here: %s", name, l.Detail)
 		}
 		if err != nil {
 			return client.Status{}, err
 		}
 		if out.Find(v.Name) == nil {
-			view := s.serviceView(ctx, v, caller, added)
+			view := s.serviceStatus(ctx, v, caller, added)
 			if s.policy.classOf(caller) != otherClass { // the client may read the configuration
-				view.Settings = s.core.Settings(v.Name)
+				view.Settings = s.backend.NonDefaultSettings(v.Name)
 			}
 			out.Services = append(out.Services, view)
 		}
@@ -152,12 +152,12 @@ func (s *Server) status(ctx context.Context, snap *supervisor.Snapshot, added ma
 	return out, nil
 }
 
-// maxTailBytes limits the total size of the last log lines in a list of services. Above the limit, each service keeps fewLines
-// lines of at most shortLine bytes. Otherwise the output of services could fill the memory of PID 1.
+// maxTailBytes limits the total size of the last log lines in a list of services. Above the limit, each service keeps
+// shortTailLines lines of at most maxShortLine bytes. Otherwise the output of services could fill the memory of PID 1.
 const (
-	maxTailBytes = 1 << 20
-	fewLines     = 3
-	shortLine    = 200
+	maxTailBytes   = 1 << 20
+	shortTailLines = 3
+	maxShortLine   = 200
 )
 
 // shortenTails shortens the last log lines in a list above maxTailBytes.
@@ -176,9 +176,9 @@ func shortenTails(list []client.Service) {
 	for i := range list {
 		if x := list[i].LastExit; x != nil {
 			// Copy the lines, because the snapshot shares them.
-			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-fewLines):])
+			x.Tail = slices.Clone(x.Tail[max(0, len(x.Tail)-shortTailLines):])
 			for k, line := range x.Tail {
-				x.Tail[k] = line[:min(len(line), shortLine)]
+				x.Tail[k] = line[:min(len(line), maxShortLine)]
 			}
 		}
 	}
@@ -211,8 +211,8 @@ func sortGateways(services []*supervisor.Service) []*supervisor.Service {
 
 func getService(s *Server, r *request) (reply, error) {
 	names := []string{r.PathValue("name")}
-	snap, added := s.snapshotWith(r.Context(), names)
-	return s.answerInTurn(r, func() (reply, error) {
+	snap, added := s.snapshotWithExpected(r.Context(), names)
+	return s.makeAnswerLimited(r, func() (reply, error) {
 		st, err := s.status(r.Context(), snap, added, names, r.client)
 		if err != nil {
 			return reply{}, err
@@ -235,50 +235,50 @@ func findService(snap *supervisor.Snapshot, name string) (*supervisor.Service, e
 	if v != nil && v.Kind != supervisor.KindPlaceholder {
 		return v, nil
 	}
-	return nil, refuse(client.KindUnknown, "no such profile or service %q; `hinit status` lists them", name)
+	return nil, newError(client.KindUnknown, "no such profile or service %q; `hinit status` lists them", name)
 }
 
-func (s *Server) initView(snap *supervisor.Snapshot) client.Init {
-	i := s.core.Init()
-	i.Stopping, i.Orphans = snap.Stopping, s.core.Orphans()
-	i.UptimeSeconds, i.StartedAt = seconds(s.now().Sub(i.StartedAt)), clockTime(i.StartedAt)
+func (s *Server) initStatus(snap *supervisor.Snapshot) client.Init {
+	i := s.backend.Init()
+	i.Stopping, i.OrphansReaped = snap.Stopping, s.backend.Orphans()
+	i.UptimeSeconds, i.StartedAt = seconds(s.now().Sub(i.StartedAt)), recordedTime(i.StartedAt)
 	if i.Lease != nil {
-		i.Lease.Since = wireTime(i.Lease.Since)
+		i.Lease.Since = adjustedTime(i.Lease.Since)
 	}
 	i.Warnings, i.Boot, i.Cmd = nonNil(i.Warnings), nonNil(i.Boot), nil
 	for _, v := range snap.Services {
 		if v.Kind == supervisor.KindCmd {
-			i.Cmd = &client.Cmd{Argv: nonNil(v.Command), PID: v.PID, Since: wireTime(v.Since), Stopped: stopped(readStat(v.PID))}
+			i.Cmd = &client.Cmd{Argv: nonNil(v.Command), PID: v.PID, Since: adjustedTime(v.Since), Stopped: isStopped(readStat(v.PID))}
 		}
 	}
 	return i
 }
 
-// serviceView returns a service as the client caller may see it. added has the services that the boot has not registered yet.
-func (s *Server) serviceView(ctx context.Context, v *supervisor.Service, caller peer, added map[*supervisor.Service]bool) client.Service {
+// serviceStatus returns a service as the client caller may see it. added has the services that the boot has not registered yet.
+func (s *Server) serviceStatus(ctx context.Context, v *supervisor.Service, caller peer, added map[*supervisor.Service]bool) client.Service {
 	v, st := s.reapAndRead(ctx, v)
 	trusted := s.policy.classOf(caller) != otherClass
 	out := client.Service{
 		Name: v.Name, Profile: v.Profile, Group: v.Group, Kind: string(v.Kind), State: string(v.State), Want: string(v.Want),
-		PID: v.PID, Since: wireTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
-		Ready: v.Ready, Announces: v.ReportsReadiness, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory,
-		Command: nonNil(isolation.Command(v.Command)), Needs: nonNil(v.Needs), Run: v.Run, Paused: paused(v, st),
-		Drifted: v.DefinitionChanged, Exits: countsByCause(v.Exits), Restarted: countsByCause(v.RestartCauses),
-		Isolation: s.core.Isolation(v), Limits: s.core.Limits(v), Checks: s.checks(v, caller), Output: s.core.Output(v.Name),
+		PID: v.PID, Since: adjustedTime(v.Since), Restarts: v.Restarts, ConsecutiveFailures: v.Failures, CrashLoop: v.CrashLoop,
+		Ready: v.Ready, ReportsReadiness: v.ReportsReadiness, Log: v.Log, Reason: v.Reason, MemoryBytes: st.Memory,
+		Command: nonNil(isolation.UnwrapCommand(v.Command)), Needs: nonNil(v.Needs), RunNumber: v.Run, Paused: isServicePaused(v, st),
+		Drifted: v.DefinitionChanged, ExitsByCause: countsByCause(v.Exits), RestartsByCause: countsByCause(v.RestartCauses),
+		Isolation: s.backend.Isolation(v), Limits: s.backend.Limits(v), Checks: s.checks(v, caller), Output: s.backend.Output(v.Name),
 		Expected: added[v], Task: v.Task, Done: v.Done, Restart: string(v.RestartPolicy), Problem: s.problemText(v, trusted),
-		ServedBy: s.core.ServedBy(v),
+		ServedBy: s.backend.ServedBy(v),
 	}
 	if v.State == supervisor.Up {
 		out.UptimeSeconds = seconds(s.now().Sub(v.Since))
 	}
 	if !v.NextStart.IsZero() {
-		out.NextStart = new(wireTime(v.NextStart))
+		out.NextStart = new(adjustedTime(v.NextStart))
 	}
 	if !v.NextRun.IsZero() {
-		out.NextRun = new(wireTime(v.NextRun))
+		out.NextRun = new(adjustedTime(v.NextRun))
 	}
 	if v.LastExit != nil {
-		out.LastExit = exitView(v.LastExit)
+		out.LastExit = toClientExit(v.LastExit)
 		if !trusted {
 			out.LastExit.Tail = []string{}
 		}
@@ -300,14 +300,14 @@ func (s *Server) problemText(v *supervisor.Service, trusted bool) string {
 	case (v.State == supervisor.Backoff || v.State == supervisor.Parked) && v.LastExit != nil && len(v.LastExit.Tail) > 0 && trusted:
 		return v.LastExit.Explanation()
 	case v.State == supervisor.Down || v.State == supervisor.Up:
-		return s.core.Note(v)
+		return s.backend.Note(v)
 	}
 	return ""
 }
 
-func exitView(x *supervisor.Exit) *client.Exit {
+func toClientExit(x *supervisor.Exit) *client.Exit {
 	out := x.ToClient()
-	out.At, out.Tail, out.UptimeSeconds = clockTime(x.At), nonNil(x.Tail), seconds(x.Uptime)
+	out.EndedAt, out.Tail, out.UptimeSeconds = recordedTime(x.At), nonNil(x.Tail), seconds(x.Uptime)
 	out.TailPending = x.Tail == nil && x.PID != 0
 	return &out
 }
@@ -330,25 +330,25 @@ func nonNil[T any](l []T) []T {
 	return l
 }
 
-// wireTime returns a time of the status whose age clients show. If the wall clock was set since, wireTime returns what the new
-// clock would have shown at that time. A time without a monotonic reading stays.
-func wireTime(t time.Time) time.Time {
+// adjustedTime returns a time of the status whose age clients show. If the wall clock was set since, adjustedTime returns what
+// the new clock would have shown at that time. A time without a monotonic reading stays.
+func adjustedTime(t time.Time) time.Time {
 	if age := time.Since(t); (time.Since(t.Round(0)) - age).Abs() > time.Second {
 		t = time.Now().Add(-age)
 	}
-	return clockTime(t)
+	return recordedTime(t)
 }
 
-// clockTime returns a time as the wall clock showed it then. A time by which clients recognise something must not change with the
-// clock: the start of hinit, an exit, or an event. Log lines have such times too.
-func clockTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
+// recordedTime returns a time as the wall clock showed it then. A time by which clients recognise something must not change with
+// the clock: the start of hinit, an exit, or an event. Log lines have such times too.
+func recordedTime(t time.Time) time.Time { return t.UTC().Truncate(time.Millisecond) }
 
 func seconds(d time.Duration) float64 { return max(d, 0).Round(time.Millisecond).Seconds() }
 
-// oomFirst returns the service whose main process the kernel would kill first when memory runs out, or "". The kernel adds
+// firstOOMVictim returns the service whose main process the kernel would kill first when memory runs out, or "". The kernel adds
 // oom_score_adj, in thousandths of the limit, to the resident memory (proc_pid_oom_score(5)). views are the listed services,
-// with their memory. oomFirst ignores processes of checks, because they end soon and users don't know their names.
-func oomFirst(services []*supervisor.Service, views []client.Service) string {
+// with their memory. firstOOMVictim ignores processes of checks, because they end soon and users don't know their names.
+func firstOOMVictim(services []*supervisor.Service, views []client.Service) string {
 	measured := make(map[string]uint64, len(views))
 	for _, v := range views {
 		measured[v.Name] = v.MemoryBytes
@@ -377,7 +377,7 @@ var oomLimits = sync.OnceValues(func() (limit float64, room int) {
 	if unix.Sysinfo(&machine) == nil {
 		limit = float64(machine.Totalram) * float64(machine.Unit)
 	}
-	blocking.Run(blocking.Short, func() {
+	blocking.Run(blocking.ShortCalls, func() {
 		if n := proc.ReadContainerMemory().Limit; n > 0 {
 			limit = min(limit, float64(n))
 		}
@@ -388,14 +388,14 @@ var oomLimits = sync.OnceValues(func() (limit float64, room int) {
 
 func readStat(pid int) (st procstat.Stat) {
 	if pid > 0 {
-		st, _ = blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(pid) })
+		st, _ = blocking.Get(blocking.ShortCalls, func() (procstat.Stat, error) { return procstat.Read(pid) })
 	}
 	return st
 }
 
-func stopped(st procstat.Stat) bool { return st.State == 'T' }
+func isStopped(st procstat.Stat) bool { return st.State == 'T' }
 
-// paused reports whether a signal has stopped the main process of a service that should run.
-func paused(v *supervisor.Service, st procstat.Stat) bool {
-	return v.Paused || v.State == supervisor.Up && stopped(st)
+// isServicePaused reports whether a signal has stopped the main process of a service that should run.
+func isServicePaused(v *supervisor.Service, st procstat.Stat) bool {
+	return v.Paused || v.State == supervisor.Up && isStopped(st)
 }

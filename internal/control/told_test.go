@@ -7,19 +7,19 @@ import (
 	"hinit/supervisor"
 )
 
-// coreWithSettings is a core whose services have one setting.
-type coreWithSettings struct{ *fakeCore }
+// settingsBackend is a core whose services have one setting.
+type settingsBackend struct{ *fakeBackend }
 
-func (coreWithSettings) Settings(service string) []client.ConfigEntry {
+func (settingsBackend) NonDefaultSettings(service string) []client.ConfigEntry {
 	return []client.ConfigEntry{{Key: "nice", Value: 3, Origin: service}}
 }
 
 // The status text of a service is no problem, and strangers must not see it. Only a client that names the service may see its
 // settings.
 func TestWhatAServiceSaysIsNoTroubleAndNotForStrangers(t *testing.T) {
-	v := gateway("a", supervisor.Up, func(v *supervisor.Service) { v.Status, v.Ready = "serving 3", true })
-	s := serve(t, coreWithSettings{newFakeCore(v)}, everyone)
-	snap, added := s.snapshotWith(t.Context(), nil)
+	v := newGateway("a", supervisor.Up, func(v *supervisor.Service) { v.Status, v.Ready = "serving 3", true })
+	s := serve(t, settingsBackend{newFakeBackend(v)}, readableByAll)
+	snap, added := s.snapshotWithExpected(t.Context(), nil)
 	for uid, trusted := range map[uint32]bool{0: true, 4711: false} {
 		who := peer{uid: uid}
 		all, err := s.status(t.Context(), snap, added, nil, who)

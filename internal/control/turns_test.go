@@ -29,7 +29,7 @@ func TestClosingWaitsForNoTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun, free, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	go func() { _ = blocking.Do(blocking.Short, func() error { close(begun); <-free; return nil }) }()
+	go func() { _ = blocking.Do(blocking.ShortCalls, func() error { close(begun); <-free; return nil }) }()
 	<-begun // all turns of Short are taken now, because the tests run with one turn
 	go func() {
 		defer close(closed)

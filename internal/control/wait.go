@@ -14,20 +14,20 @@ import (
 	"hinit/supervisor"
 )
 
-// tailTime limits how long an error message waits for the last log lines of a run. The lines are complete only some time after
+// tailTimeout limits how long an error message waits for the last log lines of a run. The lines are complete only some time after
 // the exit.
-const tailTime = 2 * time.Second
+const tailTimeout = 2 * time.Second
 
-// goal is the state that a command waits for.
+// commandGoal is the state that a command waits for.
 //
 // A start waits until the service is ready, and a restart until it is ready in a new run. A service that can't report readiness
 // counts as ready after it has been up for settleTime, and a task after a successful run. A stop waits until the service is
 // down. If once is set, the command waits until the task has ended and does not start again at once.
-type goal struct {
-	effect
-	once       bool
+type commandGoal struct {
+	verbEffect
+	runOnce    bool
 	service    *supervisor.Service // the service before the command
-	after      uint64              // only runs with a higher number count
+	afterRun   uint64              // only runs with a higher number count
 	settleTime time.Duration
 }
 
@@ -35,21 +35,21 @@ var endingStates = []supervisor.State{supervisor.Stopping, supervisor.Killing, s
 
 // goalOf returns the goal of a command. before is the service before the command, and after is the service when the supervisor
 // has accepted the command.
-func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) goal {
-	g := goal{effect: effects[verb], once: once, service: before, settleTime: s.core.StartDelay()}
+func (s *Server) goalOf(verb client.Verb, once bool, before, after *supervisor.Service) commandGoal {
+	g := commandGoal{verbEffect: verbEffects[verb], runOnce: once, service: before, settleTime: s.backend.SettleTime()}
 	switch {
 	case once && slices.Contains(activeStates, before.State):
-		g.after = before.Run - 1
+		g.afterRun = before.Run - 1
 	case g.needsNewRun && slices.Contains(endingStates, after.State):
-		g.after = after.Run // an ending run does not count, even if it began after before was read
+		g.afterRun = after.Run // an ending run does not count, even if it began after before was read
 	case once, g.needsNewRun:
-		g.after = before.Run
+		g.afterRun = before.Run
 	}
 	return g
 }
 
-// verdict says whether the goal is reached or has failed. Otherwise the wait continues.
-type verdict struct {
+// goalVerdict says whether the goal is reached or has failed. Otherwise the wait continues.
+type goalVerdict struct {
 	reached      bool
 	failed       *client.Error
 	failedByExit bool      // the goal has failed because a run has ended; await adds how the run ended
@@ -57,75 +57,75 @@ type verdict struct {
 }
 
 // check compares a service with the goal. v is the service in snap, or nil if the service was removed.
-func (g goal) check(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) verdict {
+func (g commandGoal) check(now time.Time, snap *supervisor.Snapshot, v *supervisor.Service) goalVerdict {
 	name := g.service.Name
 	if g.want == supervisor.WantDown {
 		switch {
 		case v == nil, v.State == supervisor.Down && v.Want == supervisor.WantDown:
-			return verdict{reached: true}
+			return goalVerdict{reached: true}
 		case v.Want == supervisor.WantUp:
-			return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to start meanwhile", name)}
+			return goalVerdict{failed: newError(client.KindFailed, "superseded: %s was asked to start meanwhile", name)}
 		}
-		return verdict{}
+		return goalVerdict{}
 	}
 	switch {
 	case v == nil:
-		return verdict{failed: refuse(client.KindFailed, "superseded: %s was removed meanwhile", name)}
-	case g.once && v.State != supervisor.Down && v.State != supervisor.Failed && v.State != supervisor.Parked:
-		return verdict{}
-	case g.once && v.LastExit != nil && v.LastExit.Run > g.after && (!snap.Stopping || v.Done):
-		return verdict{reached: true}
-	case g.once && !snap.Stopping:
-		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
+		return goalVerdict{failed: newError(client.KindFailed, "superseded: %s was removed meanwhile", name)}
+	case g.runOnce && v.State != supervisor.Down && v.State != supervisor.Failed && v.State != supervisor.Parked:
+		return goalVerdict{}
+	case g.runOnce && v.LastExit != nil && v.LastExit.Run > g.afterRun && (!snap.Stopping || v.Done):
+		return goalVerdict{reached: true}
+	case g.runOnce && !snap.Stopping:
+		return goalVerdict{failed: newError(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
 	case snap.Stopping:
-		return verdict{failed: refuse(client.KindStopping, "the container is stopping")}
+		return goalVerdict{failed: newError(client.KindStopping, "the container is stopping")}
 	case v.Want == supervisor.WantDown && !g.endedByItself(v):
-		return verdict{failed: refuse(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
+		return goalVerdict{failed: newError(client.KindFailed, "superseded: %s was asked to stop meanwhile", name)}
 	case v.Want == supervisor.WantDown: // a finished task is wanted down
-		return verdict{reached: v.Done && v.State == supervisor.Down, failedByExit: !v.Done && v.State == supervisor.Down}
+		return goalVerdict{reached: v.Done && v.State == supervisor.Down, failedByExit: !v.Done && v.State == supervisor.Down}
 	case g.crashed(v): // a crash fails the start even if the service is up again
-		return verdict{failedByExit: true}
+		return goalVerdict{failedByExit: true}
 	case v.State == supervisor.Backoff, v.State == supervisor.Parked, v.State == supervisor.Failed:
-		return verdict{failedByExit: true}
-	case v.State != supervisor.Up, v.Run <= g.after:
-		return verdict{}
+		return goalVerdict{failedByExit: true}
+	case v.State != supervisor.Up, v.Run <= g.afterRun:
+		return goalVerdict{}
 	case v.ReportsReadiness:
-		return verdict{reached: v.Ready}
+		return goalVerdict{reached: v.Ready}
 	}
 	held := v.Since.Add(g.settleTime)
-	return verdict{reached: !now.Before(held), recheckAt: held}
+	return goalVerdict{reached: !now.Before(held), recheckAt: held}
 }
 
 // crashCauses are the causes of an exit that make a start fail.
 var crashCauses = []supervisor.Cause{supervisor.CauseCrash, supervisor.CauseConfig, supervisor.CauseOOM, supervisor.CauseSignal, supervisor.CauseHealth}
 
 // crashed reports whether the start has failed: a run after the command has ended for one of crashCauses.
-func (g goal) crashed(v *supervisor.Service) bool {
+func (g commandGoal) crashed(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
-	return x != nil && x.Run > g.after && (old == nil || x.Run > old.Run) && slices.Contains(crashCauses, x.Cause)
+	return x != nil && x.Run > g.afterRun && (old == nil || x.Run > old.Run) && slices.Contains(crashCauses, x.Cause)
 }
 
 // endedByItself reports whether a run after the command has ended without a stop by an operator or the shutdown.
-func (g goal) endedByItself(v *supervisor.Service) bool {
+func (g commandGoal) endedByItself(v *supervisor.Service) bool {
 	x, old := v.LastExit, g.service.LastExit
 	return x != nil && x.Run == v.Run && x.Cause != supervisor.CauseOperator && x.Cause != supervisor.CauseShutdown &&
 		(old == nil || old.Run < x.Run)
 }
 
-// await blocks until the goal is reached or has failed, timeout has passed, or ctx ends. It returns the service in its state at
-// that time.
-func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*supervisor.Service, error) {
+// awaitGoal blocks until the goal is reached or has failed, timeout has passed, or ctx ends. It returns the service in its state
+// at that time.
+func (s *Server) awaitGoal(ctx context.Context, g commandGoal, timeout time.Duration) (*supervisor.Service, error) {
 	end := time.Now().Add(timeout)
 	for {
-		changed := s.core.Changed()
-		snap := s.core.Snapshot()
+		changed := s.backend.Changed()
+		snap := s.backend.Snapshot()
 		v := snap.Find(g.service.Name)
 		now := time.Now()
 		is := g.check(now, snap, v)
 		switch {
 		case is.reached && v == nil:
-			return asRemoved(g.service), nil
-		case is.reached && g.once:
+			return removedService(g.service), nil
+		case is.reached && g.runOnce:
 			return s.withTail(ctx, v), nil
 		case is.reached:
 			return v, nil
@@ -134,11 +134,11 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 		case is.failedByExit:
 			reading, cancel := context.WithDeadline(ctx, end)
 			defer cancel()
-			return nil, refuse(client.KindFailed, "%s", s.describeFailure(reading, v))
-		case v != nil && !g.once && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonQueued):
+			return nil, newError(client.KindFailed, "%s", s.describeFailure(reading, v))
+		case v != nil && !g.runOnce && v.State == supervisor.Waiting && strings.HasPrefix(v.Reason, supervisor.ReasonQueued):
 			end = now.Add(timeout) // the time limit begins with the service's turn to start
 		case !now.Before(end):
-			return nil, refuse(client.KindTimeout, "%s", describeTimeout(g, v, timeout))
+			return nil, newError(client.KindTimeout, "%s", describeTimeout(g, v, timeout))
 		}
 		next := end
 		if !is.recheckAt.IsZero() && is.recheckAt.Before(end) {
@@ -153,23 +153,23 @@ func (s *Server) await(ctx context.Context, g goal, timeout time.Duration) (*sup
 	}
 }
 
-// latest returns the present state of a service. A removed service counts as down.
-func (s *Server) latest(v *supervisor.Service) *supervisor.Service {
-	if now := s.core.Snapshot().Find(v.Name); now != nil {
+// latestState returns the present state of a service. A removed service counts as down.
+func (s *Server) latestState(v *supervisor.Service) *supervisor.Service {
+	if now := s.backend.Snapshot().Find(v.Name); now != nil {
 		return now
 	}
-	return asRemoved(v)
+	return removedService(v)
 }
 
-func asRemoved(v *supervisor.Service) *supervisor.Service {
+func removedService(v *supervisor.Service) *supervisor.Service {
 	gone := *v
 	gone.State, gone.Want, gone.Reason, gone.PID, gone.Ready = supervisor.Down, supervisor.WantDown, "removed", 0, false
 	gone.NextStart = time.Time{}
 	return &gone
 }
 
-// taskTime is how long a client waits by default for the end of a task.
-const taskTime = time.Hour
+// taskWaitTimeout is how long a client waits by default for the end of a task.
+const taskWaitTimeout = time.Hour
 
 // activeStates are the states in which a start of a task begins no new run.
 var activeStates = []supervisor.State{supervisor.Starting, supervisor.Up, supervisor.Finishing}
@@ -194,7 +194,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 	if again {
 		fmt.Fprintf(&b, "%s %s", v.Name, exitText(x))
 	} else {
-		fmt.Fprintf(&b, "%s is %s: %s", v.Name, stateText(v), show.Line(reason))
+		fmt.Fprintf(&b, "%s is %s: %s", v.Name, stateText(v), show.EscapeLine(reason))
 	}
 	if x != nil {
 		fmt.Fprintf(&b, " (%s)", x.Cause)
@@ -203,7 +203,7 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 		fmt.Fprintf(&b, " and is %s again", stateText(v))
 	}
 	if wait := time.Until(v.NextStart); !v.NextStart.IsZero() && wait > 0 {
-		fmt.Fprintf(&b, ", starts again in %s", show.Duration(wait))
+		fmt.Fprintf(&b, ", starts again in %s", show.FormatDuration(wait))
 	}
 	if x != nil && len(x.Tail) > 0 {
 		last := slices.Clone(x.Tail[max(0, len(x.Tail)-tailLines):])
@@ -216,20 +216,20 @@ func (s *Server) describeFailure(ctx context.Context, v *supervisor.Service) str
 }
 
 // describeTimeout describes the state of a service at the time limit of a command.
-func describeTimeout(g goal, v *supervisor.Service, timeout time.Duration) string {
+func describeTimeout(g commandGoal, v *supervisor.Service, timeout time.Duration) string {
 	switch {
-	case g.once:
-		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it continues", v.Name, show.Duration(timeout), stateText(v), show.Line(v.Reason))
-	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after && v.ReportsReadiness:
-		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, show.Duration(timeout))
+	case g.runOnce:
+		return fmt.Sprintf("%s has not ended after %s: it is %s: %s; it continues", v.Name, show.FormatDuration(timeout), stateText(v), show.EscapeLine(v.Reason))
+	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.afterRun && v.ReportsReadiness:
+		text := fmt.Sprintf("%s is up (pid %d) and has not said within %s that it is ready", v.Name, v.PID, show.FormatDuration(timeout))
 		if v.Warning != "" {
-			text += ": " + show.Line(v.Warning)
+			text += ": " + show.EscapeLine(v.Warning)
 		}
 		return text
-	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.after:
-		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settleTime, show.Duration(timeout))
+	case v.State == supervisor.Up && g.want == supervisor.WantUp && v.Run > g.afterRun:
+		return fmt.Sprintf("%s is up, but was not for %s within %s", v.Name, g.settleTime, show.FormatDuration(timeout))
 	}
-	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.participle, show.Duration(timeout), stateText(v), show.Line(v.Reason))
+	return fmt.Sprintf("%s is not %s after %s: it is %s: %s", v.Name, g.participle, show.FormatDuration(timeout), stateText(v), show.EscapeLine(v.Reason))
 }
 
 func stateText(v *supervisor.Service) string {
@@ -252,16 +252,16 @@ func exitText(x *supervisor.Exit) string {
 	return fmt.Sprintf("exited with code %d", x.Code)
 }
 
-// withTail returns the service with the last log lines of the ended run. It waits for these lines up to tailTime.
+// withTail returns the service with the last log lines of the ended run. It waits for these lines up to tailTimeout.
 func (s *Server) withTail(ctx context.Context, v *supervisor.Service) *supervisor.Service {
 	if v.LastExit == nil || v.LastExit.PID == 0 {
 		return v
 	}
-	ctx, cancel := context.WithTimeout(ctx, tailTime)
+	ctx, cancel := context.WithTimeout(ctx, tailTimeout)
 	defer cancel()
 	for v.LastExit.Tail == nil {
-		changed := s.core.Changed()
-		now := s.core.Snapshot().Find(v.Name)
+		changed := s.backend.Changed()
+		now := s.backend.Snapshot().Find(v.Name)
 		if now == nil || now.LastExit == nil || now.LastExit.Run != v.LastExit.Run || now.LastExit.Tail == nil && !pause.Until(ctx, changed) {
 			break
 		}

@@ -40,7 +40,7 @@ func Parse(text, zone string) (Spec, error) {
 	if text == "@reboot" {
 		return Spec{}, errors.New("@reboot is no time; a task runs at each boot with once: boot")
 	}
-	location, err := Zone(zone)
+	location, err := LoadZone(zone)
 	if err != nil {
 		return Spec{}, err
 	}
@@ -56,8 +56,8 @@ func Parse(text, zone string) (Spec, error) {
 	return spec, nil
 }
 
-// Zone returns the time zone with the given name, or the container's time zone if the name is "".
-func Zone(name string) (*time.Location, error) {
+// LoadZone returns the time zone with the given name, or the container's time zone if the name is "".
+func LoadZone(name string) (*time.Location, error) {
 	if name == "" {
 		return time.Local, nil
 	}
@@ -81,12 +81,12 @@ func (s Spec) Next(t time.Time) time.Time {
 	if !s.oncePerClockTime {
 		return s.schedule.Next(t)
 	}
-	for clock := t.UTC().Add(s.aheadOfUTC(t) - longestShift); ; { // UTC represents a clock that is never changed
+	for clock := t.UTC().Add(s.utcOffset(t) - maxClockShift); ; { // UTC represents a clock that is never changed
 		if clock = s.schedule.Next(clock); clock.IsZero() {
 			return clock
 		}
-		at := clock.Add(-s.aheadOfUTC(clock.AddDate(0, 0, -1))) // the time as if the clock had not been changed since the day before
-		if changed := clock.Add(-s.aheadOfUTC(at)); s.aheadOfUTC(changed) == s.aheadOfUTC(at) {
+		at := clock.Add(-s.utcOffset(clock.AddDate(0, 0, -1))) // the time as if the clock had not been changed since the day before
+		if changed := clock.Add(-s.utcOffset(at)); s.utcOffset(changed) == s.utcOffset(at) {
 			at = changed
 		}
 		if at.After(t) {
@@ -95,11 +95,11 @@ func (s Spec) Next(t time.Time) time.Time {
 	}
 }
 
-// longestShift is the largest time by which clocks are set forward. A time of day that is skipped is due this much later.
-const longestShift = 2 * time.Hour
+// maxClockShift is the largest time by which clocks are set forward. A time of day that is skipped is due this much later.
+const maxClockShift = 2 * time.Hour
 
-// aheadOfUTC returns how far clocks in the zone are ahead of UTC at the time t.
-func (s Spec) aheadOfUTC(t time.Time) time.Duration {
+// utcOffset returns how far clocks in the zone are ahead of UTC at the time t.
+func (s Spec) utcOffset(t time.Time) time.Duration {
 	_, seconds := t.In(s.zone).Zone()
 	return time.Duration(seconds) * time.Second
 }

@@ -9,26 +9,26 @@ import "strings"
 
 // Var is one variable as the file sets it.
 type Var struct {
-	Name  string
-	Raw   string // the value without its quotes, if it has any
-	Quote byte   // '"' or '\'', or 0 for a value without quotes
-	// Begin and End are the positions in the file of the beginning and the end of the lines that set the variable.
-	Begin, End int
+	Name     string
+	RawValue string // the value without its quotes, if it has any
+	Quote    byte   // '"' or '\'', or 0 for a value without quotes
+	// StartOffset and End are the positions in the file of the beginning and the end of the lines that set the variable.
+	StartOffset, EndOffset int
 }
 
 // Value returns the value of the variable. It replaces escapes only in a value that was in double quotes.
 func (v Var) Value() string {
 	if v.Quote == '"' {
-		return Unescape(v.Raw)
+		return Unescape(v.RawValue)
 	}
-	return v.Raw
+	return v.RawValue
 }
 
 // Unescape replaces the escapes in raw, the text of a value in double quotes. It drops the escape \r, so that the value contains
 // no carriage return.
-func Unescape(raw string) string { return unescape.Replace(raw) }
+func Unescape(raw string) string { return unescaper.Replace(raw) }
 
-var unescape = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `\'`, `'`)
+var unescaper = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "", `\"`, `"`, `\'`, `'`)
 
 // Parse returns the variables that text sets, in the order of the text.
 func Parse(text string) []Var {
@@ -38,7 +38,7 @@ func Parse(text string) []Var {
 	var open [256]bool
 	whole := text
 	for text != "" {
-		v := Var{Begin: len(whole) - len(text)}
+		v := Var{StartOffset: len(whole) - len(text)}
 		var line string
 		line, text, _ = strings.Cut(text, "\n")
 		name, value, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "export "), "=")
@@ -46,14 +46,14 @@ func Parse(text string) []Var {
 			continue
 		}
 		value = strings.TrimSpace(value)
-		v.Name, v.Raw = strings.TrimSpace(name), value
+		v.Name, v.RawValue = strings.TrimSpace(name), value
 		if value != "" && strings.IndexByte(`"'`, value[0]) >= 0 {
 			v.Quote = value[0]
-			v.Raw, text, open[v.Quote] = parseQuoted(value, text, open[v.Quote])
+			v.RawValue, text, open[v.Quote] = parseQuoted(value, text, open[v.Quote])
 		} else if i := strings.Index(value, " #"); i >= 0 {
-			v.Raw = strings.TrimSpace(value[:i])
+			v.RawValue = strings.TrimSpace(value[:i])
 		}
-		v.End = len(whole) - len(text)
+		v.EndOffset = len(whole) - len(text)
 		vars = append(vars, v)
 	}
 	return vars

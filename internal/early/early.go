@@ -17,37 +17,37 @@ import (
 	"syscall"
 )
 
-// Shutdown is SIGRTMIN+3, which asks systemd to shut down. Container managers that are made for systemd send it.
-const Shutdown = syscall.Signal(37)
+// ShutdownSignal is SIGRTMIN+3, which asks systemd to shut down. Container managers that are made for systemd send it.
+const ShutdownSignal = syscall.Signal(37)
 
 // InitSignals returns the signals on which the init acts.
 func InitSignals() []os.Signal {
 	return []os.Signal{
 		syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGWINCH,
-		syscall.SIGPWR, Shutdown,
+		syscall.SIGPWR, ShutdownSignal,
 	}
 }
 
-var orders = listen(os.Args)
+var initSignals = listenIfInit(os.Args)
 
 // InitSignalChannel returns the channel with the signals of [InitSignals].
 func InitSignalChannel() chan os.Signal {
-	if orders == nil {
-		orders = notify()
+	if initSignals == nil {
+		initSignals = notifyAll()
 	}
-	return orders
+	return initSignals
 }
 
-// listen handles the signals if argv starts this process as an init. In any other process, the signals keep their default
+// listenIfInit handles the signals if argv starts this process as an init. In any other process, the signals keep their default
 // effect.
-func listen(argv []string) chan os.Signal {
+func listenIfInit(argv []string) chan os.Signal {
 	if len(argv) > 0 && (isNamed(argv[0], "init") || isNamed(argv[0], "tini")) || len(argv) > 1 && (argv[1] == "init" || argv[1] == "run") && isNamed(argv[0], "hinit") {
-		return notify()
+		return notifyAll()
 	}
 	return nil
 }
 
-func notify() chan os.Signal {
+func notifyAll() chan os.Signal {
 	c := make(chan os.Signal, 16)
 	signal.Notify(c, InitSignals()...)
 	return c

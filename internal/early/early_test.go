@@ -22,7 +22,7 @@ func TestWhoListens(t *testing.T) {
 		{[]string{"it"}, false},
 		{nil, false},
 	} {
-		got := listen(c.argv)
+		got := listenIfInit(c.argv)
 		if got != nil {
 			signal.Stop(got)
 		}

@@ -10,12 +10,12 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// LimitsName is the argv[0] of a process that changes its user and settings, and then executes a command. It equals
-// proc.LimitsName.
-const LimitsName = "hinit-limits"
+// LimitsProgramName is the argv[0] of a process that changes its user and settings, and then executes a command. It equals
+// proc.LimitsProgramName.
+const LimitsProgramName = "hinit-limits"
 
-// groups has the maximum number of supplementary groups.
-var groups [1 << 16]uint32
+// supplementaryGroups has the maximum number of supplementary groups.
+var supplementaryGroups [1 << 16]uint32
 
 // ChangeUserAndExec carries out the words on its command line, which change the user, the directory and other settings of this
 // process, and marks each of them as done. Then it calls instead with the command after "--". If instead returns,
@@ -27,14 +27,14 @@ var groups [1 << 16]uint32
 // ends the process if the kernel lacks PIDs or memory, because the runtime could not start.
 func ChangeUserAndExec(argv, env bare.CStrings, instead func(command, env bare.CStrings)) {
 	end, rest := 1, false
-	for argv.At(end) != "--" && argv.At(end) != "" {
+	for argv.Index(end) != "--" && argv.Index(end) != "" {
 		end++
 	}
-	if argv.At(end+2) == "" {
+	if argv.Index(end+2) == "" {
 		return
 	}
 	for i := 1; i < end; i++ {
-		w := argv.At(i)
+		w := argv.Index(i)
 		errno, known := applySetting(w)
 		switch {
 		case known && errno == 0:
@@ -42,15 +42,15 @@ func ChangeUserAndExec(argv, env bare.CStrings, instead func(command, env bare.C
 				*unsafe.StringData(w) = '='
 			}
 		case known && bare.Syscall3(syscall.SYS_GETEUID, 0, 0, 0) == 0:
-			bare.Write(2, line.Add("[hinit] cannot set ").Add(w).Add(": ").Add(syscall.Errno(-errno).Error()).Add("\n").String())
+			bare.Write(2, lineBuffer.Add("[hinit] cannot set ").Add(w).Add(": ").Add(syscall.Errno(-errno).Error()).Add("\n").String())
 			bare.Syscall3(syscall.SYS_EXIT_GROUP, 126, 0, 0)
 		default:
 			rest = true
 		}
 	}
 	errno := 0
-	if path := argv.At(end + 1); !rest && len(bare.Base(path)) < len(path) {
-		command := argv.From(end + 2)
+	if path := argv.Index(end + 1); !rest && len(bare.BaseName(path)) < len(path) {
+		command := argv.Slice(end + 2)
 		instead(command, env)
 		errno = -bare.Syscall3(syscall.SYS_EXECVE, argv.Pointer(end+1), uintptr(unsafe.Pointer(command.First)), uintptr(unsafe.Pointer(env.First)))
 	} else { // hinit-tools carries out the other words, and searches the PATH
@@ -67,13 +67,13 @@ func ChangeUserAndExec(argv, env bare.CStrings, instead func(command, env bare.C
 func applySetting(word string) (errno int, known bool) {
 	const nnp, deathsig, classShift = 38, 1, 13 // values of PR_SET_NO_NEW_PRIVS, PR_SET_PDEATHSIG and IOPRIO_CLASS_SHIFT
 	name, value, _ := strings.Cut(word, "=")
-	first, rest := bare.Number(value)
+	first, rest := bare.ParseNumber(value)
 	switch name {
 	case "nice":
 		own := bare.Syscall3(syscall.SYS_GETPRIORITY, 0, 0, 0) // the system call returns 20 minus the nice value
 		errno = bare.Syscall3(syscall.SYS_SETPRIORITY, 0, 0, uintptr(max(-20, min(20-own+int(int32(first)), 19))))
 	case "io":
-		level, _ := bare.Number(rest)
+		level, _ := bare.ParseNumber(rest)
 		errno = bare.Syscall3(syscall.SYS_IOPRIO_SET, 1, 0, uintptr(first<<classShift|level))
 	case "user":
 		errno = setUser(first, rest)
@@ -85,11 +85,11 @@ func applySetting(word string) (errno int, known bool) {
 			errno = -int(syscall.ESRCH)
 		}
 	case "cgroup":
-		errno = remakeGroup(value)
+		errno = remakeCgroup(value)
 	case "put":
-		errno = writeWord(value)
+		errno = writeSetting(value)
 	case "oom":
-		writeWord(value)
+		writeSetting(value)
 	case "no_new_privs":
 		errno = bare.Syscall3(syscall.SYS_PRCTL, nnp, 1, 0)
 	default:
@@ -98,20 +98,20 @@ func applySetting(word string) (errno int, known bool) {
 	return errno, true
 }
 
-// remakeGroup makes a control group. It replaces an empty one, so that the counters begin at zero.
-func remakeGroup(dir string) (errno int) {
+// remakeCgroup makes a control group. It replaces an empty one, so that the counters begin at zero.
+func remakeCgroup(dir string) (errno int) {
 	const removeDir, mode = 0x200, 0o755
 	at := uintptr(unsafe.Pointer(unsafe.StringData(dir)))
-	bare.Syscall3(syscall.SYS_UNLINKAT, bare.CurrentDir, at, removeDir)
-	if errno = bare.Syscall3(syscall.SYS_MKDIRAT, bare.CurrentDir, at, mode); errno == -int(syscall.EEXIST) {
+	bare.Syscall3(syscall.SYS_UNLINKAT, bare.AtFDCWD, at, removeDir)
+	if errno = bare.Syscall3(syscall.SYS_MKDIRAT, bare.AtFDCWD, at, mode); errno == -int(syscall.EEXIST) {
 		return 0
 	}
 	return errno
 }
 
-func writeWord(word string) (errno int) {
+func writeSetting(word string) (errno int) {
 	text, file, _ := strings.Cut(word, ":")
-	fd := bare.Syscall6(syscall.SYS_OPENAT, bare.CurrentDir, uintptr(unsafe.Pointer(unsafe.StringData(file))), syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0)
+	fd := bare.Syscall6(syscall.SYS_OPENAT, bare.AtFDCWD, uintptr(unsafe.Pointer(unsafe.StringData(file))), syscall.O_WRONLY|syscall.O_CLOEXEC, 0, 0)
 	if fd < 0 {
 		return fd
 	}
@@ -122,12 +122,12 @@ func writeWord(word string) (errno int) {
 
 // setUser sets user, group and supplementary groups of this process. ids is GID[:GROUP…].
 func setUser(uid uint32, ids string) (errno int) {
-	gid, rest := bare.Number(ids)
+	gid, rest := bare.ParseNumber(ids)
 	n := 0
-	for ; rest != "" && n < len(groups); n++ {
-		groups[n], rest = bare.Number(rest)
+	for ; rest != "" && n < len(supplementaryGroups); n++ {
+		supplementaryGroups[n], rest = bare.ParseNumber(rest)
 	}
-	if errno = bare.Syscall3(syscall.SYS_SETGROUPS, uintptr(n), uintptr(unsafe.Pointer(&groups)), 0); errno == 0 {
+	if errno = bare.Syscall3(syscall.SYS_SETGROUPS, uintptr(n), uintptr(unsafe.Pointer(&supplementaryGroups)), 0); errno == 0 {
 		errno = bare.Syscall3(syscall.SYS_SETRESGID, uintptr(gid), uintptr(gid), uintptr(gid))
 	}
 	if errno == 0 {

@@ -17,9 +17,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// start executes hinit as PID 1 does for a service of the agent, with a variable of the agent that ends every Go program at its
-// start. It returns the user of the process at its end, its exit code and its output.
-func start(t *testing.T, words ...string) (user string, code int, output string) {
+// execAsAgent executes hinit as PID 1 does for a service of the agent, with a variable of the agent that ends every Go program at
+// its start. It returns the user of the process at its end, its exit code and its output.
+func execAsAgent(t *testing.T, words ...string) (user string, code int, output string) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		testkit.SkipOrFail(t, "needs root")
@@ -59,7 +59,7 @@ func TestVariablesOfTheAgentsAreObeyedAsTheAgent(t *testing.T) {
 		{"user=10000:10000", "dir=/nowhere", "--", "/bin/true", "true"},
 		{"user=10000:10000", "env=/nowhere", "--", "/bin/true", "true"},
 	} {
-		user, code, said := start(t, words...)
+		user, code, said := execAsAgent(t, words...)
 		if user != agent || code != 2 || !strings.Contains(said, "GOMEMLIMIT") {
 			t.Errorf("%q: the runtime began as %q; %d: %s", words, user, code, said)
 		}
@@ -76,7 +76,7 @@ func TestAServiceWithANicenessBeginsWithoutTheRuntime(t *testing.T) {
 	}
 	const look = `echo $(id -u) $(id -g) $(id -G) $(pwd) $(cut -d' ' -f19 /proc/self/stat) $(grep NoNewPrivs /proc/self/status)`
 	for _, nice := range []int{3, -3} {
-		_, code, said := start(t, fmt.Sprintf("nice=%d", nice), "io=2:7", "user=10000:10001:4:5", "dir=/usr", fmt.Sprintf("bound=%d", os.Getpid()), "no_new_privs=1",
+		_, code, said := execAsAgent(t, fmt.Sprintf("nice=%d", nice), "io=2:7", "user=10000:10001:4:5", "dir=/usr", fmt.Sprintf("bound=%d", os.Getpid()), "no_new_privs=1",
 			"--", "/bin/sh", "sh", "-c", look)
 		if want := fmt.Sprintf("10000 10001 10001 4 5 /usr %d NoNewPrivs: 1\n", 20-own+nice); code != 0 || said != want {
 			t.Errorf("nice %d: %d %q, want %q", nice, code, said, want)
@@ -86,7 +86,7 @@ func TestAServiceWithANicenessBeginsWithoutTheRuntime(t *testing.T) {
 
 // A setting that root can't apply must be reported and end the start before the Go runtime begins.
 func TestAFailureAsRootEndsTheStart(t *testing.T) {
-	user, code, said := start(t, "io=6:0", "user=10000:10000", "7:1:1", "--", "/bin/true", "true")
+	user, code, said := execAsAgent(t, "io=6:0", "user=10000:10000", "7:1:1", "--", "/bin/true", "true")
 	if code != 126 || said != "[hinit] cannot set io=6:0: invalid argument\n" {
 		t.Errorf("%q, %d: %s", user, code, said)
 	}
@@ -106,7 +106,7 @@ func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = unix.Rmdir(group) })
 	for range 2 {
-		_, code, said := start(t, "cgroup="+group, "put=0:"+group+"/cgroup.procs", "user=10000:10000", "--", "/bin/sh", "sh", "-c", "id -u; grep ^0: /proc/self/cgroup")
+		_, code, said := execAsAgent(t, "cgroup="+group, "put=0:"+group+"/cgroup.procs", "user=10000:10000", "--", "/bin/sh", "sh", "-c", "id -u; grep ^0: /proc/self/cgroup")
 		if code != 0 || !strings.HasPrefix(said, "10000\n0::") || !strings.HasSuffix(said, "/hinit-entry-"+fmt.Sprint(os.Getpid())+"\n") {
 			t.Errorf("%d: %s", code, said)
 		}
@@ -114,7 +114,7 @@ func TestAControlGroupIsEnteredBeforeTheUserIsChanged(t *testing.T) {
 	for word, want := range map[string]string{
 		"cgroup=/proc/x": "no such file or directory", "put=5:" + group + "/memory.nothing": "no such file or directory", "put=x:" + group + "/cgroup.max.depth": "invalid argument",
 	} {
-		if _, code, said := start(t, word, "user=10000:10000", "--", "/bin/true", "true"); code != 126 || said != "[hinit] cannot set "+word+": "+want+"\n" {
+		if _, code, said := execAsAgent(t, word, "user=10000:10000", "--", "/bin/true", "true"); code != 126 || said != "[hinit] cannot set "+word+": "+want+"\n" {
 			t.Errorf("%s: %d: %s", word, code, said)
 		}
 	}

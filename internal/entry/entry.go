@@ -11,12 +11,12 @@ import (
 
 var (
 	releaseThreads uint32
-	alwaysZero     uint32      // word that is always 0, so that threads that wait for its change never end
+	neverReleased  uint32      // word that is always 0, so that threads that wait for its change never end
 	threadIDs      [64]uintptr // IDs of the threads that makeThreads created last
 )
 
 // Static buffers, because there is no heap and the stack can't grow.
-var path, line bare.Text
+var pathBuffer, lineBuffer bare.TextBuffer
 
 // minThreads is the smallest number of threads with which PID 1 works, see internal/tuning.
 const minThreads = 20
@@ -32,12 +32,12 @@ func hold(leave *uint32) int
 // and the environment. missing means that the command belongs to hinit-tools, and that hinit-tools can't be executed.
 func Begin(stack *uintptr) (argv, env bare.CStrings, missing bool) {
 	argv, env = bare.InitialStack(stack)
-	switch name := bare.Base(argv.At(0)); {
-	case name == LimitsName:
+	switch name := bare.BaseName(argv.Index(0)); {
+	case name == LimitsProgramName:
 		ChangeUserAndExec(argv, env, func(_, _ bare.CStrings) {})
-	case argv.N == 0 || bare.Syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1:
-		if env.Get("HINIT_HANDOVER") != "" {
-			awaitThreads(env.Get("HINIT_HALTED"))
+	case argv.Len == 0 || bare.Syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1:
+		if env.Getenv("HINIT_HANDOVER") != "" {
+			awaitThreads(env.Getenv("HINIT_HALTED"))
 		}
 	case IsToolsCommand(name, argv):
 		execTools(argv, env)
@@ -50,17 +50,17 @@ func Begin(stack *uintptr) (argv, env bare.CStrings, missing bool) {
 func execTools(argv, env bare.CStrings) (errno int) {
 	self, tools := "/proc/self/exe\x00", "hinit-tools\x00"
 	// Without /proc, the directory is unknown. Use / then, because another user may have made files in the working directory.
-	path.N = max(path.Add("/").N, bare.Syscall6(syscall.SYS_READLINKAT, bare.CurrentDir, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&path.Buf)), uintptr(len(path.Buf)-len(tools)), 0))
-	path.N -= len(bare.Base(path.String()))
-	path.Add(tools)
-	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&path.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
+	pathBuffer.Len = max(pathBuffer.Add("/").Len, bare.Syscall6(syscall.SYS_READLINKAT, bare.AtFDCWD, uintptr(unsafe.Pointer(unsafe.StringData(self))), uintptr(unsafe.Pointer(&pathBuffer.Buf)), uintptr(len(pathBuffer.Buf)-len(tools)), 0))
+	pathBuffer.Len -= len(bare.BaseName(pathBuffer.String()))
+	pathBuffer.Add(tools)
+	return -bare.Syscall3(syscall.SYS_EXECVE, uintptr(unsafe.Pointer(&pathBuffer.Buf)), uintptr(unsafe.Pointer(argv.First)), uintptr(unsafe.Pointer(env.First)))
 }
 
 // IsToolsCommand reports whether hinit-tools carries out this command, a command of people and agents. All other commands must
 // start fast, or belong to hinit itself.
 func IsToolsCommand(name string, argv bare.CStrings) bool {
 	if name == "hinit" {
-		return argv.N > 1 && argv.At(1) != "init" && argv.At(1) != "run" && argv.At(1) != "demo" && argv.At(2) != "--handover"
+		return argv.Len > 1 && argv.Index(1) != "init" && argv.Index(1) != "run" && argv.Index(1) != "demo" && argv.Index(2) != "--handover"
 	}
 	return len(name) > 3 && name[:3] == "s6-" && name != "s6-log" && name != "s6-setuidgid"
 }
@@ -113,14 +113,14 @@ func HasRoomFor(threads int) bool {
 
 // OccupyPIDs creates threads, each of which occupies a PID until execve(2) frees it. In a running program, the goroutine must
 // be locked to its thread.
-func OccupyPIDs(threads int) { makeThreads(threads, &alwaysZero) }
+func OccupyPIDs(threads int) { makeThreads(threads, &neverReleased) }
 
 // makeThreads creates at most the given number of threads, which wait for *leave, and returns their number. The threads block
 // every signal, and so does this thread during the call. They may still be alive when the runtime starts, and the runtime's
 // signal handler can't run on a thread that the runtime does not know.
 func makeThreads(threads int, leave *uint32) (made int) {
 	all, before := ^uint64(0), uint64(0)
-	setMask(&all, &before)
+	setSignalMask(&all, &before)
 	for made < threads {
 		thread := hold(leave)
 		if thread < 0 {
@@ -129,12 +129,12 @@ func makeThreads(threads int, leave *uint32) (made int) {
 		threadIDs[made%len(threadIDs)] = uintptr(thread)
 		made++
 	}
-	setMask(&before, nil)
+	setSignalMask(&before, nil)
 	return made
 }
 
-// setMask sets which signals this thread blocks, and stores the old set in old.
-func setMask(set, old *uint64) {
+// setSignalMask sets which signals this thread blocks, and stores the old set in old.
+func setSignalMask(set, old *uint64) {
 	const setmask = 2
 	bare.Syscall6(syscall.SYS_RT_SIGPROCMASK, setmask, uintptr(unsafe.Pointer(set)), uintptr(unsafe.Pointer(old)), unsafe.Sizeof(*set), 0)
 }

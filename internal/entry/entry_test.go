@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-const threads = 8
+const testThreads = 8
 
 func TestWhoHasRoomForThreadsIsNotHeldUp(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	if !HasRoomFor(threads) {
+	if !HasRoomFor(testThreads) {
 		t.Error("no threads can be made here")
 	}
 }
@@ -27,33 +27,35 @@ func TestWhoHasRoomForThreadsIsNotHeldUp(t *testing.T) {
 func TestTheThreadsTakeNoSignal(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	before := tasks(t)
+	before := threadStatuses(t)
 	releaseThreads = 0
-	made := makeThreads(threads, &releaseThreads)
-	after := tasks(t)
+	made := makeThreads(testThreads, &releaseThreads)
+	after := threadStatuses(t)
 	HasRoomFor(0)
-	if made != threads {
+	if made != testThreads {
 		t.Fatalf("only %d threads can be made here", made)
 	}
 	deaf := 0
 	for name, status := range after {
-		if _, old := before[name]; !old && isDeaf(status) {
+		if _, old := before[name]; !old && blocksAllSignals(status) {
 			deaf++
 		}
 	}
-	if deaf < threads { // a new thread of the runtime begins with all signals blocked, too
-		t.Errorf("%d of %d threads have the signals blocked", deaf, threads)
+	if deaf < testThreads { // a new thread of the runtime begins with all signals blocked, too
+		t.Errorf("%d of %d threads have the signals blocked", deaf, testThreads)
 	}
-	if self := fmt.Sprintf("/proc/self/task/%d/status", syscall.Gettid()); isDeaf(after[self]) {
+	if self := fmt.Sprintf("/proc/self/task/%d/status", syscall.Gettid()); blocksAllSignals(after[self]) {
 		t.Error("this thread has them blocked too")
 	}
 }
 
-// isDeaf reports whether a thread with this status blocks all signals except KILL and STOP, which can't be blocked.
-func isDeaf(status string) bool { return strings.Contains(status, "SigBlk:\tfffffffffffbfeff\n") }
+// blocksAllSignals reports whether a thread with this status blocks all signals except KILL and STOP, which can't be blocked.
+func blocksAllSignals(status string) bool {
+	return strings.Contains(status, "SigBlk:\tfffffffffffbfeff\n")
+}
 
-// tasks returns the status of every thread of this process, by file name.
-func tasks(t *testing.T) map[string]string {
+// threadStatuses returns the status of every thread of this process, by file name.
+func threadStatuses(t *testing.T) map[string]string {
 	t.Helper()
 	files, err := filepath.Glob("/proc/self/task/*/status")
 	if err != nil {

@@ -22,22 +22,22 @@ type Call string
 
 // The kinds of system calls, by their names in a rule.
 const (
-	Fork     Call = "fork"   // start of a process; NAME is its program
-	Pipe     Call = "pipe"   // creation of the pipes for the output of a service
-	Open     Call = "open"   // opening or creation of a file, or opening of a directory
-	Chmod    Call = "chmod"  // change of the mode of a file
-	Write    Call = "write"  // write to a file
-	Sync     Call = "sync"   // sync of a file or a directory
-	Rename   Call = "rename" // renaming of a file; NAME is the old name
-	Remove   Call = "remove" // removal of a file or a directory
-	Mkdir    Call = "mkdir"
-	Truncate Call = "truncate" // truncation of a file
-	Watch    Call = "watch"    // creation of an inotify instance (NAME is ""), or watch of the directory NAME
-	Lock     Call = "lock"     // lock of a directory
+	CallFork     Call = "fork"   // start of a process; NAME is its program
+	CallPipe     Call = "pipe"   // creation of the pipes for the output of a service
+	CallOpen     Call = "open"   // opening or creation of a file, or opening of a directory
+	CallChmod    Call = "chmod"  // change of the mode of a file
+	CallWrite    Call = "write"  // write to a file
+	CallSync     Call = "sync"   // sync of a file or a directory
+	CallRename   Call = "rename" // renaming of a file; NAME is the old name
+	CallRemove   Call = "remove" // removal of a file or a directory
+	CallMkdir    Call = "mkdir"
+	CallTruncate Call = "truncate" // truncation of a file
+	CallWatch    Call = "watch"    // creation of an inotify instance (NAME is ""), or watch of the directory NAME
+	CallLock     Call = "lock"     // lock of a directory
 )
 
-// Do makes a system call, after [BeforeCall].
-func Do(c Call, name string, call func() error) error {
+// RunCall makes a system call, after [BeforeCall].
+func RunCall(c Call, name string, call func() error) error {
 	if err := BeforeCall(c, name); err != nil {
 		return err
 	}

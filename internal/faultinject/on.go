@@ -71,9 +71,9 @@ func wait(d time.Duration) {
 	}
 }
 
-// After applies the rules for a system call of kind c on name. Call it after the call has succeeded. It writes the trace, and
+// AfterCall applies the rules for a system call of kind c on name. Call it after the call has succeeded. It writes the trace, and
 // may end the process as a crash of the machine would.
-func After(c Call, name string) {
+func AfterCall(c Call, name string) {
 	for _, r := range match(c, name, func(r *rule) bool { return r.crash || r.trace != "" }) {
 		if r.trace != "" {
 			appendLine(r.trace, fmt.Sprintf("%s %s\n", c, name))

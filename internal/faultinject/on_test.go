@@ -16,7 +16,7 @@ import (
 func TestRules(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "rules")
 	t.Setenv(rulesVar, file)
-	if err := BeforeCall(Write, "x"); err != nil {
+	if err := BeforeCall(CallWrite, "x"); err != nil {
 		t.Fatalf("without rules: %v", err)
 	}
 	traced := filepath.Join(t.TempDir(), "trace")
@@ -26,19 +26,19 @@ func TestRules(t *testing.T) {
 	}
 	var got []bool
 	for range 4 {
-		got = append(got, errors.Is(BeforeCall(Write, "a/state.json"), unix.ENOSPC))
+		got = append(got, errors.Is(BeforeCall(CallWrite, "a/state.json"), unix.ENOSPC))
 	}
 	if got[0] || !got[1] || !got[2] || got[3] {
 		t.Errorf("the write fails in %v; want the second and the third to", got)
 	}
-	if err := BeforeCall(Open, "state"); err != nil {
+	if err := BeforeCall(CallOpen, "state"); err != nil {
 		t.Errorf("another call fails: %v", err)
 	}
-	if n, m := AllowedBytes(Write, "the.log", 10), AllowedBytes(Write, "other", 10); n != 3 || m != 10 {
+	if n, m := AllowedBytes(CallWrite, "the.log", 10), AllowedBytes(CallWrite, "other", 10); n != 3 || m != 10 {
 		t.Errorf("writes have room for %d and %d, want 3 and 10", n, m)
 	}
 	begin := time.Now()
-	if _ = BeforeCall(Sync, "x"); time.Since(begin) < 20*time.Millisecond {
+	if _ = BeforeCall(CallSync, "x"); time.Since(begin) < 20*time.Millisecond {
 		t.Error("no delay")
 	}
 	answered := make(chan struct{})
@@ -46,7 +46,7 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	go func() {
-		_ = BeforeCall(Sync, "x")
+		_ = BeforeCall(CallSync, "x")
 		close(answered)
 	}()
 	for _, err := os.Stat(traced + ".begun"); err != nil; _, err = os.Stat(traced + ".begun") {
@@ -56,15 +56,15 @@ func TestRules(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-answered
-	After(Rename, "one")
-	After(Write, "two")
+	AfterCall(CallRename, "one")
+	AfterCall(CallWrite, "two")
 	if text, err := os.ReadFile(traced); err != nil || string(text) != "rename one\n" {
 		t.Errorf("the trace is %q, %v", text, err)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if n := AllowedBytes(Write, "the.log", 10); n != 10 {
+	if n := AllowedBytes(CallWrite, "the.log", 10); n != 10 {
 		t.Error("the rules are in force after their file is gone")
 	}
 }

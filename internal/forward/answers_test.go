@@ -37,26 +37,26 @@ func TestWhatAReceiverLeavesOutIsCountedAndDoesNotComeAgain(t *testing.T) {
 		}
 	}
 	l, f := newLog(t)
-	l.write(5)
+	l.writeLines(5)
 	first := 0
-	s := &sink{fail: func(n int, records []Record) error {
+	s := &fakeSink{fail: func(n int, records []Record) error {
 		if n == 1 {
 			first = len(records)
 			return RefusedError{errors.New("too old"), 1}
 		}
 		return nil
 	}}
-	stop := running(t, f, s.send, nil)
-	testkit.Until(t, "the lines are sent", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.n > 0 })
-	l.write(5)
+	stop := startForwarder(t, f, s.send, nil)
+	testkit.Until(t, "the lines are sent", func() bool { s.mu.Lock(); defer s.mu.Unlock(); return s.calls > 0 })
+	l.writeLines(5)
 	testkit.Until(t, "the next ones", func() bool { return slices.Contains(s.texts(KindLog), "line 10") })
-	if c := stop().Counts(); c.Sent != 9 || c.Refused != 1 || c.Failures != 0 || len(s.texts(KindLog)) != 10-first {
+	if c := stop().Counts(); c.Sent != 9 || c.RefusedRecords != 1 || c.Failures != 0 || len(s.texts(KindLog)) != 10-first {
 		t.Errorf("counts %+v, %d lines after the ones that were left out", c, len(s.texts(KindLog)))
 	}
 }
 
-// authority returns a certificate for a name with its key, and the file that makes a client trust it.
-func authority(t *testing.T, name string) (tls.Certificate, string) {
+// makeCertificate returns a certificate for a name with its key, and the file that makes a client trust it.
+func makeCertificate(t *testing.T, name string) (tls.Certificate, string) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -80,8 +80,8 @@ func authority(t *testing.T, name string) (tls.Certificate, string) {
 // A certificate of an unknown authority must be refused. The end of a connection must be noticed even over TLS 1.3, where the
 // receiver sends data without a request.
 func TestACertificateIsChecked(t *testing.T) {
-	certificate, ca := authority(t, "logs.example.org")
-	_, other := authority(t, "logs.example.org")
+	certificate, ca := makeCertificate(t, "logs.example.org")
+	_, other := makeCertificate(t, "logs.example.org")
 	l, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{certificate}})
 	if err != nil {
 		t.Fatal(err)

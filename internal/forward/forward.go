@@ -56,41 +56,41 @@ type Forwarder struct {
 	BatchTime time.Duration // how long to collect records for a batch; 0: 250 ms
 	Timeout   time.Duration // time limit for an answer of the receiver; 0: 30 s
 
-	records       chan Record // records from the goroutines that read logs
-	readers       sync.WaitGroup
-	statusAskedAt time.Time // when hinit was last asked for its logs
-	savedAt       time.Time // when the positions were last saved
-	positions     Positions
-	unsaved       bool // whether the positions have changed since the last save
-	saveFailed    bool // whether the last attempt to save the positions has failed
+	records          chan Record // records from the goroutines that read logs
+	readers          sync.WaitGroup
+	statusAskedAt    time.Time // when hinit was last asked for its logs
+	savedAt          time.Time // when the positions were last saved
+	positions        Positions
+	positionsChanged bool // whether the positions have changed since the last save
+	saveFailed       bool // whether the last attempt to save the positions has failed
 }
 
 // Counts are totals since the positions file was created.
 type Counts struct {
-	Sent     uint64 `json:"sent"`
-	Refused  uint64 `json:"refused"`
-	Gaps     uint64 `json:"gaps"`
-	Failures uint64 `json:"failures"`
+	Sent           uint64 `json:"sent"`
+	RefusedRecords uint64 `json:"refused"`
+	Gaps           uint64 `json:"gaps"`
+	Failures       uint64 `json:"failures"`
 }
 
 // Positions is the content of the positions file: the positions in logs and events.
 type Positions struct {
-	Logs    map[string]*logFile `json:"logs"` // logs by their directory
-	Events  eventPosition       `json:"events"`
-	Counts  Counts              `json:"counts"`
-	Waiting time.Time           `json:"waiting,omitzero"` // time of the oldest unsent record; zero if all are sent
+	Logs         map[string]*logFile `json:"logs"` // logs by their directory
+	Events       eventPosition       `json:"events"`
+	Counts       Counts              `json:"counts"`
+	OldestUnsent time.Time           `json:"waiting,omitzero"` // time of the oldest unsent record; zero if all are sent
 }
 
 type eventPosition struct {
-	Started time.Time `json:"started"` // start of the hinit whose events Seq counts
-	Seq     uint64    `json:"seq"`
+	InitStartedAt time.Time `json:"started"` // start of the hinit whose events Seq counts
+	Seq           uint64    `json:"seq"`
 }
 
 const (
 	maxBatchRecords = 2000    // number of records at which a batch is full; the events of one request may exceed it
 	maxBatchBytes   = 4 << 20 // maximum size in bytes of all texts in a batch
-	statusEvery     = 2 * time.Second
-	saveEvery       = time.Second
+	statusInterval  = 2 * time.Second
+	saveInterval    = time.Second
 	maxStateSize    = 64 << 20 // maximum size of the positions file in bytes, enough for 100,000 profiles
 )
 
@@ -118,33 +118,33 @@ func (f *Forwarder) Run(ctx context.Context) error {
 	defer stop()
 	for ctx.Err() == nil {
 		batch := f.collect(reading)
-		f.unsaved = f.unsaved || len(batch) > 0 || !f.positions.Waiting.IsZero()
-		f.positions.Waiting = lo.FirstOrEmpty(batch).Time
+		f.positionsChanged = f.positionsChanged || len(batch) > 0 || !f.positions.OldestUnsent.IsZero()
+		f.positions.OldestUnsent = lo.FirstOrEmpty(batch).Time
 		f.positions.Counts.Gaps += uint64(lo.CountBy(batch, func(r Record) bool { return r.Kind == KindGap }))
 		if len(batch) > 0 && !f.deliver(ctx, batch) {
 			break
 		}
 		for _, r := range batch {
 			if r.log != nil {
-				r.log.position = r.line
+				r.log.position = r.linePosition
 			} else {
-				f.positions.Events = r.events
+				f.positions.Events = r.eventPosition
 			}
 		}
-		if f.unsaved && (len(batch) == 0 || time.Since(f.savedAt) > saveEvery) {
+		if f.positionsChanged && (len(batch) == 0 || time.Since(f.savedAt) > saveInterval) {
 			f.trySave()
 		}
 	}
-	if f.unsaved {
+	if f.positionsChanged {
 		return f.save()
 	}
 	return nil
 }
 
-// collect collects records of events and log lines until the batch is full or f.BatchTime is over. After statusEvery, it first
+// collect collects records of events and log lines until the batch is full or f.BatchTime is over. After statusInterval, it first
 // asks hinit for new logs and events.
 func (f *Forwarder) collect(ctx context.Context) (batch []Record) {
-	if time.Since(f.statusAskedAt) > statusEvery {
+	if time.Since(f.statusAskedAt) > statusInterval {
 		f.statusAskedAt = time.Now()
 		limit, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
@@ -196,14 +196,14 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 			log.stop = nil
 		case log.stop == nil && !gone && !left && parents[filepath.Dir(dir)]:
 			// The positions file may name any directory, so read only directories beside the log directory of a service.
-			r := &logReader{Forwarder: f, from: log, log: f.Log.With("dir", dir), position: log.position}
+			r := &logReader{Forwarder: f, logFile: log, log: f.Log.With("dir", dir), position: log.position}
 			ctx, stop := context.WithCancel(ctx)
 			log.stop = stop
 			f.readers.Go(func() { r.read(ctx, dir, as) })
 		}
 		if gone {
 			delete(f.positions.Logs, dir)
-			f.unsaved = true
+			f.positionsChanged = true
 		}
 	}
 	return nil
@@ -212,20 +212,20 @@ func (f *Forwarder) findLogs(ctx context.Context, st client.Status) error {
 // readEvents returns records of the events after the last sent event. started is the start time of hinit.
 func (f *Forwarder) readEvents(ctx context.Context, started time.Time) (batch []Record) {
 	at := f.positions.Events
-	if !at.Started.Equal(started) {
-		at = eventPosition{Started: started}
+	if !at.InitStartedAt.Equal(started) {
+		at = eventPosition{InitStartedAt: started}
 	}
 	// After an error, the next request reads the remaining events.
-	_ = f.Hinit.Events(ctx, client.EventOptions{Since: at.Seq}, func(e client.Event) error {
+	_ = f.Hinit.Events(ctx, client.EventOptions{AfterSeq: at.Seq}, func(e client.Event) error {
 		r := eventRecord(e)
 		at.Seq = max(at.Seq, e.Seq)
-		if e.Lost > 0 {
-			r = gapRecord(fmt.Sprintf("%d events were forgotten before they could be sent", e.Lost))
+		if e.LostCount > 0 {
+			r = gapRecord(fmt.Sprintf("%d events were forgotten before they could be sent", e.LostCount))
 		}
 		if f.MaskSecrets {
 			r.Text = redact.HideText(r.Text)
 		}
-		r.events = at
+		r.eventPosition = at
 		batch = append(batch, r)
 		return nil
 	})
@@ -252,7 +252,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		}
 		if err == nil || some {
 			counts.Sent += uint64(len(batch) - left)
-			counts.Refused += uint64(left)
+			counts.RefusedRecords += uint64(left)
 			return true
 		}
 		counts.Failures++
@@ -267,7 +267,7 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 
 // ReadPositions reads a positions file with the identity as; nil means this process.
 func ReadPositions(path string, as *fsutil.Actor) (p Positions, err error) {
-	text, err := fsutil.InParent(path, as, func(d *fsutil.Dir, name string) ([]byte, error) { return d.ReadFile(name, maxStateSize) })
+	text, err := fsutil.WithParentDir(path, as, func(d *fsutil.Dir, name string) ([]byte, error) { return d.ReadFile(name, maxStateSize) })
 	if err == nil {
 		err = json.Unmarshal(text, &p)
 	}
@@ -289,23 +289,23 @@ func (f *Forwarder) trySave() {
 func (f *Forwarder) save() error {
 	text, err := json.Marshal(&f.positions)
 	if err == nil {
-		_, err = fsutil.InParent(f.PositionsFile, nil, func(d *fsutil.Dir, name string) (any, error) {
+		_, err = fsutil.WithParentDir(f.PositionsFile, nil, func(d *fsutil.Dir, name string) (any, error) {
 			return nil, d.Replace(name, text, fsutil.ReplaceOptions{Mode: 0o600})
 		})
 	}
 	if err != nil {
 		return fmt.Errorf("cannot save the positions in %q: %w", f.PositionsFile, err)
 	}
-	f.savedAt, f.unsaved = time.Now(), false
+	f.savedAt, f.positionsChanged = time.Now(), false
 	return nil
 }
 
 // position is a position in a log: the line with the time At. Lines that were read together have the same time; Same is the
 // number of sent lines with the time At.
 type position struct {
-	At     time.Time     `json:"at"`
-	Same   int           `json:"same"`
-	Masker redact.Masker `json:"masker,omitzero"` // state of the Masker after the line, which may be inside a private key
+	LineTime    time.Time     `json:"at"`
+	LinesAtTime int           `json:"same"`
+	Masker      redact.Masker `json:"masker,omitzero"` // state of the Masker after the line, which may be inside a private key
 }
 
 // logFile is a log with its position.
@@ -318,7 +318,7 @@ type logFile struct {
 // logReader reads one log in a goroutine and passes the records to Run.
 type logReader struct {
 	*Forwarder
-	from        *logFile
+	logFile     *logFile
 	log         *slog.Logger
 	position    position // position after the last line
 	hasRead     bool     // whether a line was read since the last call of [reader.Read]
@@ -328,24 +328,24 @@ type logReader struct {
 
 // read reads the log in the directory dir until ctx ends, with the identity as.
 func (r *logReader) read(ctx context.Context, dir string, as *fsutil.Actor) {
-	defer guard.Catch("reading a log")
+	defer guard.CatchPanic("reading a log")
 	missing := func(why string) error { return r.sendGap(ctx, why) }
 	logged := ""
 	for ctx.Err() == nil {
 		r.hasRead, r.linesToSkip = false, 0
-		o := reader.Options{Dir: dir, LastLines: -1, Since: r.position.At, Previous: true, Follow: true, OnMissing: missing}
+		o := reader.Options{Dir: dir, LastLines: -1, Since: r.position.LineTime, Previous: true, Follow: true, OnMissing: missing}
 		err := reader.Read(ctx, as, o, func(line []byte) error { return r.sendLine(ctx, line) })
 		if err != nil && ctx.Err() == nil && logged != err.Error() {
 			logged = err.Error()
 			r.log.Error("cannot read a log", "error", err)
 		}
-		pause.For(ctx, statusEvery)
+		pause.For(ctx, statusInterval)
 	}
 }
 
 // send passes a record to Run. It returns an error after the end of ctx.
 func (r *logReader) send(ctx context.Context, record Record) error {
-	record.log, record.line = r.from, r.position
+	record.log, record.linePosition = r.logFile, r.position
 	pause.Send(ctx, r.records, record)
 	return ctx.Err()
 }
@@ -356,28 +356,28 @@ func (r *logReader) sendGap(ctx context.Context, why string) error {
 }
 
 func (r *logReader) sendLine(ctx context.Context, line []byte) error {
-	at, message, dated := reader.Split(line)
-	level := r.level.Of(message)
-	if !r.hasRead && !r.position.At.IsZero() { // the first line since the saved position
-		if at.Equal(r.position.At) {
-			r.linesToSkip = r.position.Same
+	at, message, dated := reader.SplitLine(line)
+	level := r.level.OfNextLine(message)
+	if !r.hasRead && !r.position.LineTime.IsZero() { // the first line since the saved position
+		if at.Equal(r.position.LineTime) {
+			r.linesToSkip = r.position.LinesAtTime
 		} else if err := r.sendGap(ctx, "files were removed before they could be sent"); err != nil {
 			return err
 		}
 	}
 	r.hasRead = true
-	later := dated && !at.Equal(r.position.At)
+	later := dated && !at.Equal(r.position.LineTime)
 	if r.linesToSkip > 0 && !later { // after a rotation has removed the remaining sent lines, the next line is later
 		r.linesToSkip--
 		return nil
 	}
 	r.linesToSkip = 0
 	if later {
-		r.position.At, r.position.Same = at, 0
+		r.position.LineTime, r.position.LinesAtTime = at, 0
 	}
-	r.position.Same++
+	r.position.LinesAtTime++
 	if r.MaskSecrets {
 		message = r.position.Masker.Hide(message, nil)
 	}
-	return r.send(ctx, Record{Time: cmp.Or(r.position.At, time.Now()), Kind: KindLog, Text: strings.ToValidUTF8(string(message), "\uFFFD"), Level: level})
+	return r.send(ctx, Record{Time: cmp.Or(r.position.LineTime, time.Now()), Kind: KindLog, Text: strings.ToValidUTF8(string(message), "\uFFFD"), Level: level})
 }

@@ -31,36 +31,36 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.AtOnce(8)
+	testkit.LimitParallel(8)
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("hinit/logrotate.(*watching).run"), goleak.IgnoreAnyFunction("github.com/fsnotify/fsnotify.(*inotify).readEvents"))
 }
 
-// fake is a hinit with one service, whose log the test writes.
-type fake struct {
-	asked   atomic.Int32
-	booting atomic.Bool // whether gateway-coder does not exist yet
-	dir     string
-	others  []client.Service
-	mu      sync.Mutex
-	events  []client.Event
+// fakeHinit is a hinit with one service, whose log the test writes.
+type fakeHinit struct {
+	statusRequests atomic.Int32
+	booting        atomic.Bool // whether gateway-coder does not exist yet
+	dir            string
+	otherServices  []client.Service
+	mu             sync.Mutex
+	events         []client.Event
 }
 
-func (f *fake) Status(context.Context, ...string) (client.Status, error) {
-	defer f.asked.Add(1)
+func (f *fakeHinit) Status(context.Context, ...string) (client.Status, error) {
+	defer f.statusRequests.Add(1)
 	services := append([]client.Service{
 		{Name: "gateway-coder", Profile: "coder", Log: f.dir + "/current"}, {Name: "hinit-forward", Log: f.dir + "/own/current"},
-	}, f.others...)
+	}, f.otherServices...)
 	if f.booting.Load() {
 		services = services[1:]
 	}
 	return client.Status{Version: 1, Init: client.Init{StartedAt: time.Unix(1, 0)}, Services: services}, nil
 }
 
-func (f *fake) Events(_ context.Context, o client.EventOptions, fn func(client.Event) error) error {
+func (f *fakeHinit) Events(_ context.Context, o client.EventOptions, fn func(client.Event) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, e := range f.events {
-		if e.Seq > o.Since {
+		if e.Seq > o.AfterSeq {
 			if err := fn(e); err != nil {
 				return err
 			}
@@ -69,31 +69,31 @@ func (f *fake) Events(_ context.Context, o client.EventOptions, fn func(client.E
 	return nil
 }
 
-// sink stores the records from its method send, unless the test makes it fail.
-type sink struct {
-	mu   sync.Mutex
-	got  []Record
-	fail func(n int, records []Record) error // result of the n-th call, counted from 0
-	n    int
+// fakeSink stores the records from its method send, unless the test makes it fail.
+type fakeSink struct {
+	mu      sync.Mutex
+	records []Record
+	fail    func(n int, records []Record) error // result of the n-th call, counted from 0
+	calls   int
 }
 
-func (s *sink) send(_ context.Context, records []Record) error {
+func (s *fakeSink) send(_ context.Context, records []Record) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.n++
+	s.calls++
 	if s.fail != nil {
-		if err := s.fail(s.n, records); err != nil {
+		if err := s.fail(s.calls, records); err != nil {
 			return err
 		}
 	}
-	s.got = append(s.got, records...)
+	s.records = append(s.records, records...)
 	return nil
 }
 
-func (s *sink) texts(kind string) (out []string) {
+func (s *fakeSink) texts(kind string) (out []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, r := range s.got {
+	for _, r := range s.records {
 		if r.Kind == kind {
 			out = append(out, r.Text)
 		}
@@ -101,21 +101,21 @@ func (s *sink) texts(kind string) (out []string) {
 	return out
 }
 
-type log struct {
+type testLog struct {
 	*testing.T
-	dir  string
-	n, k int
+	dir                     string
+	linesWritten, rotations int
 }
 
-func (l *log) write(count int) {
+func (l *testLog) writeLines(count int) {
 	l.Helper()
 	for range count {
-		l.n++
-		l.say(fmt.Sprintf("line %d", l.n))
+		l.linesWritten++
+		l.writeText(fmt.Sprintf("line %d", l.linesWritten))
 	}
 }
 
-func (l *log) say(text string) {
+func (l *testLog) writeText(text string) {
 	l.Helper()
 	f, err := os.OpenFile(l.dir+"/current", os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
@@ -127,17 +127,17 @@ func (l *log) say(text string) {
 	}
 }
 
-func (l *log) rotate() string {
+func (l *testLog) rotate() string {
 	l.Helper()
-	l.k++
-	name := fmt.Sprintf("%s/@400000006b00e1dd%08x.s", l.dir, l.k)
+	l.rotations++
+	name := fmt.Sprintf("%s/@400000006b00e1dd%08x.s", l.dir, l.rotations)
 	if err := os.Rename(l.dir+"/current", name); err != nil {
 		l.Fatal(err)
 	}
 	return name
 }
 
-func (l *log) compress(name string) {
+func (l *testLog) compress(name string) {
 	l.Helper()
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -152,20 +152,20 @@ func (l *log) compress(name string) {
 	}
 }
 
-func (l *log) all() (out []string) {
-	for i := range l.n {
+func (l *testLog) allLines() (out []string) {
+	for i := range l.linesWritten {
 		out = append(out, fmt.Sprintf("line %d", i+1))
 	}
 	return out
 }
 
-func asSelf(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }
+func selfActor(client.Init) (*fsutil.Actor, error) { return fsutil.ProcessActor(), nil }
 
-// running returns a forwarder that runs until the call of stop.
-func running(t *testing.T, f *fake, s Sink, change func(*Forwarder)) (stop func() *Forwarder) {
+// startForwarder returns a forwarder that runs until the call of stop.
+func startForwarder(t *testing.T, f *fakeHinit, s Sink, change func(*Forwarder)) (stop func() *Forwarder) {
 	t.Helper()
 	w := &Forwarder{
-		Hinit: f, Sink: s, LogReader: asSelf, PositionsFile: filepath.Join(f.dir, "state.json"), ExcludedServices: []string{"hinit-forward"}, MaskSecrets: true, Log: slog.New(slog.DiscardHandler),
+		Hinit: f, Sink: s, LogReader: selfActor, PositionsFile: filepath.Join(f.dir, "state.json"), ExcludedServices: []string{"hinit-forward"}, MaskSecrets: true, Log: slog.New(slog.DiscardHandler),
 		BatchTime: time.Millisecond,
 	}
 	if change != nil {
@@ -188,20 +188,20 @@ func running(t *testing.T, f *fake, s Sink, change func(*Forwarder)) (stop func(
 	return stop
 }
 
-func newLog(t *testing.T) (*log, *fake) {
+func newLog(t *testing.T) (*testLog, *fakeHinit) {
 	t.Helper()
 	dir := t.TempDir()
-	return &log{T: t, dir: dir}, &fake{dir: dir}
+	return &testLog{T: t, dir: dir}, &fakeHinit{dir: dir}
 }
 
-// newSentLine makes two logs, and lets a forwarder send the first line of one.
-func newSentLine(t *testing.T) (*log, *fake, *sink) {
+// newLogWithSentLine makes two logs, and lets a forwarder send the first line of one.
+func newLogWithSentLine(t *testing.T) (*testLog, *fakeHinit, *fakeSink) {
 	t.Helper()
 	l, f := newLog(t)
-	f.others = []client.Service{{Name: "gateway-writer", Profile: "writer", Log: filepath.Dir(f.dir) + "/writer/current"}}
-	s := &sink{}
-	l.write(1)
-	stop := running(t, f, s.send, nil)
+	f.otherServices = []client.Service{{Name: "gateway-writer", Profile: "writer", Log: filepath.Dir(f.dir) + "/writer/current"}}
+	s := &fakeSink{}
+	l.writeLines(1)
+	stop := startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "the first line", func() bool { return len(s.texts(KindLog)) == 1 })
 	stop()
 	return l, f, s
@@ -209,40 +209,40 @@ func newSentLine(t *testing.T) (*log, *fake, *sink) {
 
 func TestLinesComeInOrderAcrossEverything(t *testing.T) {
 	l, f := newLog(t)
-	s := &sink{}
-	l.write(100)
+	s := &fakeSink{}
+	l.writeLines(100)
 	l.compress(l.rotate())
-	l.write(100)
+	l.writeLines(100)
 	l.rotate()
-	l.write(50)
+	l.writeLines(50)
 	has := func() {
 		t.Helper()
-		testkit.Until(t, fmt.Sprintf("%d lines", l.n), func() bool { return len(s.texts(KindLog)) >= l.n })
-		if got := s.texts(KindLog); !slices.Equal(got, l.all()) {
-			t.Fatalf("got %d lines of %d: %q", len(got), l.n, got)
+		testkit.Until(t, fmt.Sprintf("%d lines", l.linesWritten), func() bool { return len(s.texts(KindLog)) >= l.linesWritten })
+		if got := s.texts(KindLog); !slices.Equal(got, l.allLines()) {
+			t.Fatalf("got %d lines of %d: %q", len(got), l.linesWritten, got)
 		}
 	}
-	stop := running(t, f, s.send, nil)
+	stop := startForwarder(t, f, s.send, nil)
 	has()
-	l.write(10)
+	l.writeLines(10)
 	has()
 	l.rotate()
-	l.write(10)
+	l.writeLines(10)
 	has()
 	stop()
-	l.write(10)
+	l.writeLines(10)
 	one := l.rotate()
-	l.write(10)
+	l.writeLines(10)
 	two := l.rotate()
 	l.compress(one)
 	l.compress(two)
-	l.write(10)
-	stop = running(t, f, s.send, nil)
+	l.writeLines(10)
+	stop = startForwarder(t, f, s.send, nil)
 	has()
 	l.rotate()
 	stop()
-	stop = running(t, f, s.send, nil)
-	l.write(5)
+	stop = startForwarder(t, f, s.send, nil)
+	l.writeLines(5)
 	has()
 	if w := stop(); w.Counts().Gaps != 0 {
 		t.Errorf("%d gaps", w.Counts().Gaps)
@@ -258,16 +258,16 @@ func TestAForwarderOfManyProfilesStartsAgain(t *testing.T) {
 	l, f := newLog(t)
 	for n := range 2000 { // as many profiles as hinit supervises by default
 		name := fmt.Sprintf("profile-%04d", n)
-		f.others = append(f.others, client.Service{Name: "gateway-" + name, Profile: name, Log: filepath.Join(filepath.Dir(f.dir), name, "current")})
+		f.otherServices = append(f.otherServices, client.Service{Name: "gateway-" + name, Profile: name, Log: filepath.Join(filepath.Dir(f.dir), name, "current")})
 	}
-	s := &sink{}
+	s := &fakeSink{}
 	for range 2 {
-		l.write(1)
-		stop := running(t, f, s.send, nil)
-		testkit.Until(t, "the next line", func() bool { return len(s.texts(KindLog)) == l.n })
+		l.writeLines(1)
+		stop := startForwarder(t, f, s.send, nil)
+		testkit.Until(t, "the next line", func() bool { return len(s.texts(KindLog)) == l.linesWritten })
 		stop()
 	}
-	if got := s.texts(KindLog); !slices.Equal(got, l.all()) {
+	if got := s.texts(KindLog); !slices.Equal(got, l.allLines()) {
 		t.Errorf("got %q", got)
 	}
 }
@@ -283,8 +283,8 @@ func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := &sink{}
-	stop := running(t, f, s.send, nil)
+	s := &fakeSink{}
+	stop := startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "the lines after the position", func() bool { return len(s.texts(KindLog)) == 2 })
 	if got := s.texts(KindLog); got[0] != "two" || got[1] != "three" || stop().Counts().Sent != 9 {
 		t.Errorf("sent %q", got)
@@ -295,19 +295,19 @@ func TestAForwarderGoesOnAtWrittenPositions(t *testing.T) {
 // position, the reader would skip new lines after the files with the old lines have been removed.
 func TestNoLineIsSkippedAfterAReadingThatEndedEarly(t *testing.T) {
 	l, f := newLog(t)
-	l.write(3)
+	l.writeLines(3)
 	w := &Forwarder{Hinit: f, Log: slog.New(slog.DiscardHandler), records: make(chan Record)}
-	r := &logReader{Forwarder: w, from: &logFile{}, log: w.Log, position: position{At: time.Unix(1, 0), Same: 3}, linesToSkip: 2}
+	r := &logReader{Forwarder: w, logFile: &logFile{}, log: w.Log, position: position{LineTime: time.Unix(1, 0), LinesAtTime: 3}, linesToSkip: 2}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	w.readers.Go(func() { r.read(ctx, f.dir, fsutil.Self()) })
+	w.readers.Go(func() { r.read(ctx, f.dir, fsutil.ProcessActor()) })
 	var got []string
 	for range 4 {
 		got = append(got, (<-w.records).Text)
 	}
 	cancel()
 	w.readers.Wait()
-	if !slices.Equal(got[1:], l.all()) {
+	if !slices.Equal(got[1:], l.allLines()) {
 		t.Errorf("sent %q", got)
 	}
 }
@@ -317,22 +317,22 @@ func TestWhatWasRemovedWhileAReceiverWasDownIsAGap(t *testing.T) {
 	l, f := newLog(t)
 	down, up := make(chan struct{}), make(chan struct{})
 	var receiverEnds atomic.Bool
-	s := &sink{fail: func(int, []Record) error {
+	s := &fakeSink{fail: func(int, []Record) error {
 		if receiverEnds.Swap(false) {
 			close(down)
 			<-up
 		}
 		return nil
 	}}
-	l.write(10)
-	stop := running(t, f, s.send, nil)
+	l.writeLines(10)
+	stop := startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "ten lines", func() bool { return len(s.texts(KindLog)) == 10 })
 	receiverEnds.Store(true)
-	l.write(1)
+	l.writeLines(1)
 	<-down
 	removed := ""
 	for range 3 {
-		l.write(10)
+		l.writeLines(10)
 		if removed != "" {
 			if err := os.Remove(removed); err != nil {
 				t.Fatal(err)
@@ -340,7 +340,7 @@ func TestWhatWasRemovedWhileAReceiverWasDownIsAGap(t *testing.T) {
 		}
 		removed = l.rotate()
 	}
-	l.write(10)
+	l.writeLines(10)
 	close(up)
 	testkit.Until(t, "what is left", func() bool { return slices.Contains(s.texts(KindLog), "line 41") })
 	if w := stop(); w.Counts().Gaps != 1 || len(s.texts(KindGap)) != 1 {
@@ -350,19 +350,19 @@ func TestWhatWasRemovedWhileAReceiverWasDownIsAGap(t *testing.T) {
 
 func TestWhatWasRemovedIsAGap(t *testing.T) {
 	l, f := newLog(t)
-	s := &sink{}
-	l.write(10)
-	stop := running(t, f, s.send, nil)
+	s := &fakeSink{}
+	l.writeLines(10)
+	stop := startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "ten lines", func() bool { return len(s.texts(KindLog)) == 10 })
 	stop()
-	l.write(10)
+	l.writeLines(10)
 	if err := os.Remove(l.rotate()); err != nil {
 		t.Fatal(err)
 	}
-	l.write(10)
-	stop = running(t, f, s.send, nil)
+	l.writeLines(10)
+	stop = startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "what is left", func() bool { return len(s.texts(KindLog)) == 20 })
-	if w := stop(); w.Counts().Gaps != 1 || len(s.texts(KindGap)) != 1 || !slices.Equal(s.texts(KindLog)[10:], l.all()[20:]) {
+	if w := stop(); w.Counts().Gaps != 1 || len(s.texts(KindGap)) != 1 || !slices.Equal(s.texts(KindLog)[10:], l.allLines()[20:]) {
 		t.Errorf("%d gaps, %q, lines %q", w.Counts().Gaps, s.texts(KindGap), s.texts(KindLog)[10:])
 	}
 }
@@ -370,10 +370,10 @@ func TestWhatWasRemovedIsAGap(t *testing.T) {
 // After the operator excludes a service whose log was sent before, no more of its lines may be sent.
 func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 	t.Parallel()
-	l, f, s := newSentLine(t)
-	l.write(1)
+	l, f, s := newLogWithSentLine(t)
+	l.writeLines(1)
 	f.events = []client.Event{{Seq: 1, At: time.Now(), Reason: "boot"}, {Seq: 2, At: time.Now(), Reason: "later"}}
-	stop := running(t, f, s.send, func(w *Forwarder) {
+	stop := startForwarder(t, f, s.send, func(w *Forwarder) {
 		w.ExcludedServices, w.BatchTime = []string{"gateway-coder", "hinit-forward"}, time.Second
 	})
 	testkit.Until(t, "the events", func() bool { return len(s.texts(KindEvent)) == 2 })
@@ -387,17 +387,17 @@ func TestAServiceThatIsLeftOutLaterIsNoLongerSent(t *testing.T) {
 // reads the log under the name of its directory at first.
 func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
 	t.Parallel()
-	l, f, s := newSentLine(t)
+	l, f, s := newLogWithSentLine(t)
 	f.booting.Store(true)
-	stop := running(t, f, s.send, func(w *Forwarder) { w.ExcludedServices = []string{"gateway-coder", "hinit-forward"} })
-	l.write(1)
+	stop := startForwarder(t, f, s.send, func(w *Forwarder) { w.ExcludedServices = []string{"gateway-coder", "hinit-forward"} })
+	l.writeLines(1)
 	testkit.Until(t, "a line under the name of the directory", func() bool { return len(s.texts(KindLog)) == 2 })
 	f.booting.Store(false)
-	asked := f.asked.Load()
-	testkit.Until(t, "hinit is asked again, and once more", func() bool { return f.asked.Load() >= asked+2 })
-	l.write(1)
-	asked = f.asked.Load()
-	testkit.Until(t, "the forwarder has had time to read", func() bool { return f.asked.Load() > asked })
+	asked := f.statusRequests.Load()
+	testkit.Until(t, "hinit is asked again, and once more", func() bool { return f.statusRequests.Load() >= asked+2 })
+	l.writeLines(1)
+	asked = f.statusRequests.Load()
+	testkit.Until(t, "the forwarder has had time to read", func() bool { return f.statusRequests.Load() > asked })
 	stop()
 	if got := s.texts(KindLog); len(got) != 2 {
 		t.Errorf("sent %q", got)
@@ -407,15 +407,15 @@ func TestAServiceThatIsLeftOutAndComesLateIsNoLongerSent(t *testing.T) {
 func TestAFailingReceiverGetsEverythingInTheEnd(t *testing.T) {
 	t.Parallel()
 	l, f := newLog(t)
-	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: "gateway-coder", From: "up", To: "backoff", Reason: "crash"}, {Seq: 2, At: time.Now(), Reason: "boot"}}
-	s := &sink{fail: func(n int, _ []Record) error {
+	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: "gateway-coder", FromState: "up", ToState: "backoff", Reason: "crash"}, {Seq: 2, At: time.Now(), Reason: "boot"}}
+	s := &fakeSink{fail: func(n int, _ []Record) error {
 		if n%3 != 0 {
 			return errors.New("not now")
 		}
 		return nil
 	}}
-	l.write(100)
-	stop := running(t, f, s.send, nil)
+	l.writeLines(100)
+	stop := startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "all lines", func() bool { return len(s.texts(KindLog)) == 100 })
 	w := stop()
 	if got := s.texts(KindEvent); len(got) != 2 || got[0] != "up -> backoff: crash" {
@@ -428,7 +428,7 @@ func TestAFailingReceiverGetsEverythingInTheEnd(t *testing.T) {
 
 func TestARefusedRecordIsLeftOutAlone(t *testing.T) {
 	l, f := newLog(t)
-	s := &sink{fail: func(_ int, records []Record) error {
+	s := &fakeSink{fail: func(_ int, records []Record) error {
 		for _, r := range records {
 			if r.Text == "line 37" {
 				return RefusedError{error: errors.New("poison")}
@@ -436,10 +436,10 @@ func TestARefusedRecordIsLeftOutAlone(t *testing.T) {
 		}
 		return nil
 	}}
-	l.write(100)
-	stop := running(t, f, s.send, nil)
+	l.writeLines(100)
+	stop := startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "the others", func() bool { return len(s.texts(KindLog)) == 99 })
-	if w := stop(); w.Counts().Refused != 1 || slices.Contains(s.texts(KindLog), "line 37") {
+	if w := stop(); w.Counts().RefusedRecords != 1 || slices.Contains(s.texts(KindLog), "line 37") {
 		t.Errorf("%+v", w.Counts())
 	}
 }
@@ -454,8 +454,8 @@ func TestSecretsAreHidden(t *testing.T) {
 	if err := os.WriteFile(f.dir+"/current", []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &sink{}
-	running(t, f, s.send, nil)
+	s := &fakeSink{}
+	startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "the lines", func() bool { return len(s.texts(KindLog)) == 4 })
 	if got := s.texts(KindLog); got[0] != "key *** \uFFFD" || got[2] != "***" {
 		t.Errorf("got %q", got)
@@ -471,26 +471,26 @@ func TestALinkIsNotFollowed(t *testing.T) {
 	if err := os.Symlink("target", f.dir+"/current"); err != nil {
 		t.Fatal(err)
 	}
-	s := &sink{}
+	s := &fakeSink{}
 	said := make(chan string, 100)
-	running(t, f, s.send, func(w *Forwarder) { w.Log = slog.New(slog.NewTextHandler(sayer(said), nil)) })
+	startForwarder(t, f, s.send, func(w *Forwarder) { w.Log = slog.New(slog.NewTextHandler(lineChan(said), nil)) })
 	if text := <-said; !strings.Contains(text, "symbolic link refused") {
 		t.Errorf("it says %q", text)
 	}
 	if err := os.Remove(f.dir + "/current"); err != nil {
 		t.Fatal(err)
 	}
-	l.write(1)
+	l.writeLines(1)
 	testkit.Until(t, "the line of a file", func() bool { return len(s.texts(KindLog)) > 0 })
 	if got := s.texts(KindLog)[0]; got != "line 1" {
 		t.Errorf("it has sent %q", got)
 	}
 }
 
-// sayer sends each logged line to a channel.
-type sayer chan string
+// lineChan sends each logged line to a channel.
+type lineChan chan string
 
-func (s sayer) Write(p []byte) (int, error) {
+func (s lineChan) Write(p []byte) (int, error) {
 	s <- string(p)
 	return len(p), nil
 }
@@ -537,8 +537,8 @@ func TestReceiversThatFailHangAndCut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.write(50)
-		stop := running(t, f, s, func(w *Forwarder) { w.Timeout = time.Second })
+		l.writeLines(50)
+		stop := startForwarder(t, f, s, func(w *Forwarder) { w.Timeout = time.Second })
 		count := func() (distinct, all int) {
 			mu.Lock()
 			defer mu.Unlock()
@@ -564,9 +564,9 @@ func TestSyslogOverAllWays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l.write(30)
+		l.writeLines(30)
 		wrote := time.Now()
-		stop := running(t, f, s, nil)
+		stop := startForwarder(t, f, s, nil)
 		testkit.Until(t, "thirty messages", func() bool {
 			seen := map[string]bool{}
 			for _, m := range got() {
@@ -581,7 +581,7 @@ func TestSyslogOverAllWays(t *testing.T) {
 				}
 			}
 			if time.Since(wrote) > 100*time.Millisecond {
-				l.write(1) // the forwarder notices a lost connection when it sends the next line
+				l.writeLines(1) // the forwarder notices a lost connection when it sends the next line
 				wrote = time.Now()
 			}
 			return wanted == 30
@@ -724,8 +724,8 @@ func TestLaterLinesWereSkippedInPlaceOfRemovedOnes(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := &sink{}
-	running(t, f, s.send, nil)
+	s := &fakeSink{}
+	startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "the later lines", func() bool { return slices.Equal(s.texts(KindLog), []string{"line 0", "line 1", "line 2"}) })
 }
 
@@ -737,13 +737,13 @@ func TestAFullDiskEndedTheForwarder(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	s := &sink{}
+	s := &fakeSink{}
 	said := make(chan string, 100)
-	stop := running(t, f, s.send, func(w *Forwarder) {
-		w.PositionsFile, w.Log = dir+"/state.json", slog.New(slog.NewTextHandler(sayer(said), nil))
+	stop := startForwarder(t, f, s.send, func(w *Forwarder) {
+		w.PositionsFile, w.Log = dir+"/state.json", slog.New(slog.NewTextHandler(lineChan(said), nil))
 	})
 	for n := 1; n <= 3; n++ {
-		l.write(1)
+		l.writeLines(1)
 		testkit.Until(t, "the line", func() bool { return len(s.texts(KindLog)) == n })
 		switch n {
 		case 1: // the file becomes impossible to replace, as on a full disk

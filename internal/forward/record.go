@@ -32,9 +32,9 @@ type Record struct {
 	Text    string         `json:"message"`
 	Level   loglevel.Level `json:"level"`
 
-	log    *logFile      // log from which the record comes; nil for an event
-	line   position      // position in the log after this record
-	events eventPosition // position in the events after this record
+	log           *logFile      // log from which the record comes; nil for an event
+	linePosition  position      // position in the log after this record
+	eventPosition eventPosition // position in the events after this record
 }
 
 // gapRecord returns a record about missing lines or events, with the reason.
@@ -46,14 +46,14 @@ func gapRecord(why string) Record {
 // warning if the service waits for its next start.
 func eventRecord(e client.Event) Record {
 	r := Record{Time: e.At, Kind: KindEvent, Level: loglevel.Info, Service: e.Service, Text: e.Reason}
-	if e.To != "" {
-		r.Text = e.From + " -> " + e.To + ": " + e.Reason
+	if e.ToState != "" {
+		r.Text = e.FromState + " -> " + e.ToState + ": " + e.Reason
 	}
 	switch {
-	case e.To == client.StateFailed, e.To == client.StateParked,
+	case e.ToState == client.StateFailed, e.ToState == client.StateParked,
 		e.Exit != nil && !slices.Contains([]string{"clean", "operator", "shutdown", "replaced"}, e.Exit.Cause):
 		r.Level = loglevel.Error
-	case e.To == client.StateBackoff:
+	case e.ToState == client.StateBackoff:
 		r.Level = loglevel.Warning
 	}
 	return r

@@ -45,17 +45,17 @@ func TestEveryEncoderSaysHowSeriousALineIs(t *testing.T) {
 
 func TestATracebackIsForwardedAsTheErrorBeforeIt(t *testing.T) {
 	l, f := newLog(t)
-	s := &sink{}
+	s := &fakeSink{}
 	for _, text := range []string{"starts", "ERROR: failed", "Traceback (most recent call last):", "INFO: goes on"} {
-		l.say(text)
+		l.writeText(text)
 	}
-	running(t, f, s.send, nil)
+	startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "four lines", func() bool { return len(s.texts(KindLog)) == 4 })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, want := range []loglevel.Level{loglevel.Info, loglevel.Error, loglevel.Error, loglevel.Info} {
-		if s.got[i].Level != want {
-			t.Errorf("%q has level %v", s.got[i].Text, s.got[i].Level)
+		if s.records[i].Level != want {
+			t.Errorf("%q has level %v", s.records[i].Text, s.records[i].Level)
 		}
 	}
 }
@@ -66,11 +66,11 @@ func TestAnEventHasALevelOfItsOwn(t *testing.T) {
 		event client.Event
 		want  loglevel.Level
 	}{
-		{client.Event{From: "up", To: client.StateBackoff, Exit: crash}, loglevel.Error},
-		{client.Event{From: "up", To: client.StateDown, Exit: asked}, loglevel.Info},
-		{client.Event{From: "starting", To: client.StateFailed}, loglevel.Error},
-		{client.Event{From: "waiting", To: client.StateBackoff}, loglevel.Warning},
-		{client.Event{From: "starting", To: client.StateUp}, loglevel.Info},
+		{client.Event{FromState: "up", ToState: client.StateBackoff, Exit: crash}, loglevel.Error},
+		{client.Event{FromState: "up", ToState: client.StateDown, Exit: asked}, loglevel.Info},
+		{client.Event{FromState: "starting", ToState: client.StateFailed}, loglevel.Error},
+		{client.Event{FromState: "waiting", ToState: client.StateBackoff}, loglevel.Warning},
+		{client.Event{FromState: "starting", ToState: client.StateUp}, loglevel.Info},
 	} {
 		if got := eventRecord(c.event).Level; got != c.want {
 			t.Errorf("%+v: %v, want %v", c.event, got, c.want)

@@ -18,17 +18,17 @@ import (
 // A forwarder that starts again in the middle of a private key must mask the rest of the key.
 func TestTheRestOfAPrivateKeyWasSentAfterARestart(t *testing.T) {
 	l, f := newLog(t)
-	s := &sink{}
+	s := &fakeSink{}
 	body := strings.Repeat("aB3/", 16)
-	l.say("-----BEGIN " + "PRIVATE KEY-----")
-	l.say(body)
-	stop := running(t, f, s.send, nil)
+	l.writeText("-----BEGIN " + "PRIVATE KEY-----")
+	l.writeText(body)
+	stop := startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "the beginning", func() bool { return len(s.texts(KindLog)) == 2 })
 	stop()
 	for _, text := range []string{body, "-----END " + "PRIVATE KEY-----", body} {
-		l.say(text)
+		l.writeText(text)
 	}
-	running(t, f, s.send, nil)
+	startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "the rest", func() bool { return len(s.texts(KindLog)) == 5 })
 	if got := s.texts(KindLog); got[1] != "***" || got[2] != "***" || got[4] != body {
 		t.Errorf("sent %q", got)
@@ -40,11 +40,11 @@ func TestALineWithoutATimeWasRefused(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(f.dir, "current"), []byte("no time\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &sink{}
-	running(t, f, s.send, nil)
+	s := &fakeSink{}
+	startForwarder(t, f, s.send, nil)
 	testkit.Until(t, "the line", func() bool { return len(s.texts(KindLog)) == 1 })
-	if age := time.Since(s.got[0].Time); age < 0 || age > time.Hour {
-		t.Errorf("it has the time %v", s.got[0].Time)
+	if age := time.Since(s.records[0].Time); age < 0 || age > time.Hour {
+		t.Errorf("it has the time %v", s.records[0].Time)
 	}
 }
 

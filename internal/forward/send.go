@@ -110,7 +110,7 @@ func httpSink(u *url.URL, defaultPath string, secure *tls.Config, authorization 
 		to.Path = defaultPath
 	}
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: secure, ForceAttemptHTTP2: true, IdleConnTimeout: time.Minute}
-	c := &http.Client{Transport: transport, CheckRedirect: storesRecords}
+	c := &http.Client{Transport: transport, CheckRedirect: checkRedirect}
 	header := http.Header{"Content-Type": {"application/json"}}
 	if authorization != "" {
 		header.Set("Authorization", authorization)
@@ -129,9 +129,9 @@ func httpSink(u *url.URL, defaultPath string, secure *tls.Config, authorization 
 	}
 }
 
-// storesRecords allows a redirect only if the next request also contains the records. After the codes 301, 302 and 303, a client
+// checkRedirect allows a redirect only if the next request also contains the records. After the codes 301, 302 and 303, a client
 // may omit the body (RFC 9110, section 15.4). The answer 200 of a login page would then look as if records were accepted.
-func storesRecords(next *http.Request, before []*http.Request) error {
+func checkRedirect(next *http.Request, before []*http.Request) error {
 	if next.Method != http.MethodPost || len(before) > 5 {
 		return http.ErrUseLastResponse
 	}
@@ -172,7 +172,7 @@ func checkOTLP(text []byte) error {
 // appendToFile appends records to the file at path, one JSON object a line. If the file then exceeds maxSize bytes, it is
 // renamed to PATH.1, and the next call begins a new file. appendToFile first ends an incomplete last line.
 func appendToFile(path string, maxSize int64, records []Record) error {
-	_, err := fsutil.InParent(path, nil, func(d *fsutil.Dir, name string) (any, error) {
+	_, err := fsutil.WithParentDir(path, nil, func(d *fsutil.Dir, name string) (any, error) {
 		f, err := d.OpenUpdate(name, 0o600)
 		if err != nil {
 			return nil, err
@@ -219,7 +219,7 @@ type syslogSink struct {
 	secure                 *tls.Config // TLS settings; nil: no encryption
 	conn                   net.Conn
 	raw                    syscall.RawConn
-	unread                 []sentBatch // sent batches that the receiver may not have read, oldest first
+	unreadBatches          []sentBatch // sent batches that the receiver may not have read, oldest first
 }
 
 // sentBatch is the data of a single call of send.
@@ -231,10 +231,10 @@ type sentBatch struct {
 const (
 	maxDatagram = 8 << 10 // maximum size of a datagram in bytes; RFC 5424 requires only 480, but most receivers accept 8 KiB
 
-	// unreadTime is how long a working receiver may take to read data that its kernel has already acknowledged. Each batch
-	// stays in unread for this time, at most unreadSize bytes in total.
-	unreadTime = time.Minute
-	unreadSize = 8 << 20
+	// unreadTimeout is how long a working receiver may take to read data that its kernel has already acknowledged. Each batch
+	// stays in unread for this time, at most maxUnreadBytes bytes in total.
+	unreadTimeout  = time.Minute
+	maxUnreadBytes = 8 << 20
 )
 
 // send is a [Sink]. After an error it closes the connection. After a lost connection, the receiver may not have read the last
@@ -245,13 +245,13 @@ func (s *syslogSink) send(ctx context.Context, records []Record) (err error) {
 			s.close()
 		}
 	}()
-	kept, batch := s.unread, sentBatch{at: time.Now()}
+	kept, batch := s.unreadBatches, sentBatch{at: time.Now()}
 	if s.conn == nil || s.raw != nil && s.waitUntilAcknowledged(ctx) != nil {
 		s.close()
 		if err := s.connect(ctx); err != nil {
 			return err
 		}
-		for _, b := range s.unread {
+		for _, b := range s.unreadBatches {
 			batch.data = append(batch.data, b.data...)
 		}
 		kept = nil
@@ -275,10 +275,10 @@ func (s *syslogSink) send(ctx context.Context, records []Record) (err error) {
 	if err != nil {
 		return err
 	}
-	s.unread = append(kept, batch)
+	s.unreadBatches = append(kept, batch)
 	size := func(b sentBatch) int { return len(b.data) }
-	for len(s.unread) > 1 && (lo.SumBy(s.unread, size) > unreadSize || time.Since(s.unread[0].at) > unreadTime) {
-		s.unread = slices.Delete(s.unread, 0, 1)
+	for len(s.unreadBatches) > 1 && (lo.SumBy(s.unreadBatches, size) > maxUnreadBytes || time.Since(s.unreadBatches[0].at) > unreadTimeout) {
+		s.unreadBatches = slices.Delete(s.unreadBatches, 0, 1)
 	}
 	return nil
 }

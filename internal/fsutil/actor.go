@@ -26,15 +26,15 @@ func (id Identity) Equal(o Identity) bool {
 
 // Actor does file operations with an [Identity]. Any number of goroutines may share it.
 type Actor struct {
-	id       Identity
-	switches bool
-	limited  bool // each Do counts against the limit of share, see Limited
-	share    blocking.Share
-	homes    *homes // homes in which the actor acts as their owners, see WithHomesOf; nil for none
+	id               Identity
+	switchesIdentity bool
+	usesPool         bool // each Do counts against the limit of share, see Limited
+	pool             blocking.Pool
+	ownedHomes       *ownedHomes // homes in which the actor acts as their owners, see WithHomesOf; nil for none
 }
 
-// Self returns an actor with the identity of the process.
-func Self() *Actor {
+// ProcessActor returns an actor with the identity of the process.
+func ProcessActor() *Actor {
 	return &Actor{id: Identity{UID: uint32(unix.Geteuid()), GID: uint32(unix.Getegid())}}
 }
 
@@ -47,26 +47,26 @@ func NewActor(id Identity) *Actor {
 	if euid := unix.Geteuid(); euid != 0 || id.UID == 0 {
 		return a
 	}
-	a.switches = true
+	a.switchesIdentity = true
 	if err := a.Do(func() error { return nil }); err != nil {
-		a.switches = false
+		a.switchesIdentity = false
 	}
 	return a
 }
 
-// Limited returns a copy of a that limits how many operations run at a time. Each Do, and each operation of a [Dir] with this
+// WithPool returns a copy of a that limits how many operations run at a time. Each Do, and each operation of a [Dir] with this
 // actor, runs through [blocking.Do] with share. A call of Do inside another Do of this actor could wait for itself for ever.
-func (a *Actor) Limited(share blocking.Share) *Actor {
+func (a *Actor) WithPool(share blocking.Pool) *Actor {
 	bounded := *a
-	bounded.limited, bounded.share = true, share
+	bounded.usesPool, bounded.pool = true, share
 	return &bounded
 }
 
 // Identity returns the identity that was asked for, even if the actor doesn't switch to it. The caller must not change Groups.
 func (a *Actor) Identity() Identity { return a.id }
 
-// Switches reports whether Do switches to another identity.
-func (a *Actor) Switches() bool { return a.switches }
+// SwitchesIdentity reports whether Do switches to another identity.
+func (a *Actor) SwitchesIdentity() bool { return a.switchesIdentity }
 
 // Do calls fn with the actor's identity and returns its error. fn may block, and may panic. Do may be called inside Do, unless the
 // actor comes from [Actor.Limited].
@@ -79,16 +79,16 @@ func (a *Actor) Switches() bool { return a.switches }
 // If the kernel refuses the switch, fn isn't called. If the kernel refuses to switch back, Do returns an error and leaves the
 // thread locked. The Go runtime then destroys the thread at the end of the goroutine. No known kernel refuses that.
 func (a *Actor) Do(fn func() error) error {
-	if a.limited {
-		return blocking.Do(a.share, func() error { return a.do(fn) })
+	if a.usesPool {
+		return blocking.Do(a.pool, func() error { return a.doSwitched(fn) })
 	}
-	return a.do(fn)
+	return a.doSwitched(fn)
 }
 
-// do calls fn with the identity of the actor, on a locked thread, and then restores the identity. If that fails, the thread
-// ends with the goroutine, so that no other code runs with the wrong identity.
-func (a *Actor) do(fn func() error) (err error) {
-	if !a.switches {
+// doSwitched calls fn with the identity of the actor, on a locked thread, and then restores the identity. If that fails, the
+// thread ends with the goroutine, so that no other code runs with the wrong identity.
+func (a *Actor) doSwitched(fn func() error) (err error) {
+	if !a.switchesIdentity {
 		return fn()
 	}
 	runtime.LockOSThread()
@@ -158,8 +158,8 @@ func fsgid() uint32 {
 	return uint32(id)
 }
 
-// homes describes home directories whose owners are not the actor's user, see [Actor.WithHomesOf].
-type homes struct {
+// ownedHomes describes home directories whose owners are not the actor's user, see [Actor.WithHomesOf].
+type ownedHomes struct {
 	dir         string // directory with the homes, with a slash at the end
 	first, last uint32 // range of the uids of these users
 }
@@ -168,37 +168,37 @@ type homes struct {
 // last. That is safe, because only root can give a home to such a user. The home itself is created, removed and renamed as a.
 func (a *Actor) WithHomesOf(dir string, first, last uint32) *Actor {
 	own := *a
-	if a.switches {
-		own.homes = &homes{dir: strings.TrimSuffix(dir, "/") + "/", first: first, last: last}
+	if a.switchesIdentity {
+		own.ownedHomes = &ownedHomes{dir: strings.TrimSuffix(dir, "/") + "/", first: first, last: last}
 	}
 	return &own
 }
 
 // WithoutSwitch returns an actor for use inside [Actor.Do]. It keeps the identity from Do, except in the homes of
 // [Actor.WithHomesOf].
-func (a *Actor) WithoutSwitch() *Actor { return &Actor{id: a.id, homes: a.homes} }
+func (a *Actor) WithoutSwitch() *Actor { return &Actor{id: a.id, ownedHomes: a.ownedHomes} }
 
-// listing is the verb of operations that read a directory. Unlike other operations, they work inside the directory that they
+// readDirVerb is the verb of operations that read a directory. Unlike other operations, they work inside the directory that they
 // name.
-const listing = "read directory"
+const readDirVerb = "read directory"
 
 // asOwner calls fn. Inside a home of [Actor.WithHomesOf], it acts as the owner of the home. names is the path of the operation.
 func (d *Dir) asOwner(verb string, names []string, fn func() error) error {
 	owner := d.owner
-	if owner == nil && d.actor.homes != nil {
-		if up, is := d.actor.homes.locate(d.path, names); is && (up < len(names) || verb == listing) {
+	if owner == nil && d.actor.ownedHomes != nil {
+		if up, is := d.actor.ownedHomes.findHome(d.path, names); is && (up < len(names) || verb == readDirVerb) {
 			owner = d.ownerOf(names[:up])
 		}
 	}
 	if owner == nil {
 		return fn()
 	}
-	return owner.do(fn)
+	return owner.doSwitched(fn)
 }
 
-// locate reports whether the path names, relative to dir, leads to a home or into a home. names[:up] is the path of the home
+// findHome reports whether the path names, relative to dir, leads to a home or into a home. names[:up] is the path of the home
 // itself.
-func (h *homes) locate(dir string, names []string) (up int, is bool) {
+func (h *ownedHomes) findHome(dir string, names []string) (up int, is bool) {
 	rest, is := strings.CutPrefix(path.Join(dir, path.Join(names...)), h.dir)
 	up = len(names) - strings.Count(rest, "/")
 	return up, is && up >= 0
@@ -211,14 +211,14 @@ func (d *Dir) ownerOf(names []string) *Actor {
 		return nil
 	}
 	defer closeFD(fd)
-	return d.actor.homes.ownerOfFD(fd)
+	return d.actor.ownedHomes.ownerOfFD(fd)
 }
 
 // ownerOfFD returns the actor for the owner of a home that is open as fd, see ownerOf.
-func (h *homes) ownerOfFD(fd int) *Actor {
+func (h *ownedHomes) ownerOfFD(fd int) *Actor {
 	st, err := Fstat(fd)
 	if err != nil || st.Uid < h.first || st.Uid > h.last {
 		return nil
 	}
-	return &Actor{id: Identity{UID: st.Uid, GID: st.Uid}, switches: true}
+	return &Actor{id: Identity{UID: st.Uid, GID: st.Uid}, switchesIdentity: true}
 }

@@ -35,7 +35,7 @@ func agentActor(t *testing.T, groups ...uint32) *fsutil.Actor {
 	t.Helper()
 	testkit.NeedRoot(t)
 	a := fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID, Groups: groups})
-	if !a.Switches() {
+	if !a.SwitchesIdentity() {
 		if os.Getenv("CI") == "true" {
 			t.Fatal("the kernel doesn't let root switch identity")
 		}
@@ -44,7 +44,7 @@ func agentActor(t *testing.T, groups ...uint32) *fsutil.Actor {
 	return a
 }
 
-func worldDir(t *testing.T) string {
+func makeWorldWritableDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for p := dir; p != "/" && p != os.TempDir(); p = filepath.Dir(p) {
@@ -55,7 +55,7 @@ func worldDir(t *testing.T) string {
 
 func TestActorOwnsWhatItMakes(t *testing.T) {
 	a := agentActor(t)
-	dir := worldDir(t)
+	dir := makeWorldWritableDir(t)
 	must(t, os.Chown(dir, agentUID, agentGID))
 	d := openDir(t, dir, a)
 	must(t, d.Mkdir("sub", 0o755))
@@ -75,7 +75,7 @@ func TestActorOwnsWhatItMakes(t *testing.T) {
 
 func TestActorHasNoPowerOfRoot(t *testing.T) {
 	a := agentActor(t)
-	dir := worldDir(t)
+	dir := makeWorldWritableDir(t)
 	writeFile(t, dir+"/secret", "s")
 	must(t, os.Chmod(dir+"/secret", 0o600))
 	d := openDir(t, dir, a)
@@ -97,7 +97,7 @@ func TestActorHasNoPowerOfRoot(t *testing.T) {
 			t.Errorf("%s in root's directory: %v", name, err)
 		}
 	}
-	if got := names(t, dir); got != "secret" {
+	if got := dirNames(t, dir); got != "secret" {
 		t.Errorf("root's directory now has %q", got)
 	}
 
@@ -109,7 +109,7 @@ func TestActorHasNoPowerOfRoot(t *testing.T) {
 
 func TestActorSupplementaryGroups(t *testing.T) {
 	const shared = 20001
-	dir := worldDir(t)
+	dir := makeWorldWritableDir(t)
 	must(t, os.Mkdir(dir+"/shared", 0))
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(dir+"/shared", 0, shared))
@@ -192,15 +192,15 @@ func TestDoChangesNoOtherThread(t *testing.T) {
 }
 
 func TestActorThatNeedsNoSwitch(t *testing.T) {
-	self := fsutil.Self()
-	if self.Switches() {
+	self := fsutil.ProcessActor()
+	if self.SwitchesIdentity() {
 		t.Error("Self switches")
 	}
 	if got := self.Identity().UID; got != uint32(os.Geteuid()) {
 		t.Errorf("Self is uid %d", got)
 	}
 	same := fsutil.NewActor(fsutil.Identity{UID: uint32(os.Geteuid()), GID: 5})
-	if same.Switches() {
+	if same.SwitchesIdentity() {
 		t.Error("an actor for the present uid switches")
 	}
 	called := false
@@ -215,7 +215,7 @@ func TestActorThatNeedsNoSwitch(t *testing.T) {
 
 var childChecks = map[string]func() error{"cannot switch": func() error {
 	a := fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID})
-	if a.Switches() {
+	if a.SwitchesIdentity() {
 		return errors.New("the actor claims to switch")
 	}
 	before := fsutil.FSUID()
@@ -272,7 +272,7 @@ func TestActorWhereTheKernelRefuses(t *testing.T) {
 
 func TestActorWorksWhereRootCannotSwitch(t *testing.T) {
 	dir := t.TempDir()
-	d := openDir(t, dir, fsutil.ActorThatStays(fsutil.Identity{UID: agentUID}))
+	d := openDir(t, dir, fsutil.ActorWithoutSwitch(fsutil.Identity{UID: agentUID}))
 	must(t, d.Replace("f", []byte("x"), fsutil.ReplaceOptions{Mode: 0o600}))
 	if got := readFile(t, dir+"/f"); got != "x" {
 		t.Errorf("content %q", got)

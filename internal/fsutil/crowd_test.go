@@ -12,7 +12,7 @@ import (
 
 func TestADirectoryWithTooManyNamesIsNotHeldInMemory(t *testing.T) {
 	base := t.TempDir()
-	for i := range fsutil.MaxNames + 1 {
+	for i := range fsutil.MaxDirNames + 1 {
 		must(t, os.Symlink("x", fmt.Sprintf("%s/%d", base, i)))
 	}
 	d := openDir(t, base, nil)
@@ -21,11 +21,11 @@ func TestADirectoryWithTooManyNamesIsNotHeldInMemory(t *testing.T) {
 	}
 	seen := 0
 	must(t, d.EachName("", func(string, fs.FileMode) bool { seen++; return true }))
-	if seen != fsutil.MaxNames+1 {
+	if seen != fsutil.MaxDirNames+1 {
 		t.Errorf("one by one there are %d", seen)
 	}
 	must(t, d.Remove("0"))
-	if entries, err := d.ReadDir(""); err != nil || len(entries) != fsutil.MaxNames {
+	if entries, err := d.ReadDir(""); err != nil || len(entries) != fsutil.MaxDirNames {
 		t.Errorf("%d entries, %v", len(entries), err)
 	}
 }
@@ -40,7 +40,7 @@ func TestRemoveAllOfManyDirectories(t *testing.T) {
 		must(t, os.MkdirAll(fmt.Sprintf("%s/t/%d/x", base, i), 0o755))
 	}
 	must(t, openDir(t, base, nil).RemoveAll("t"))
-	if got := names(t, base); got != "" {
+	if got := dirNames(t, base); got != "" {
 		t.Errorf("left: %q", got)
 	}
 }

@@ -56,7 +56,7 @@ type Dir struct {
 // OpenDir opens the directory at path for operations with the identity of a; nil means [Self]. It trusts path, and follows links
 // in it. The caller closes the Dir.
 func OpenDir(path string, a *Actor) (*Dir, error) {
-	a = cmp.Or(a, Self())
+	a = cmp.Or(a, ProcessActor())
 	d := newDir(path, a)
 	err := a.Do(func() (err error) {
 		d.fd, err = openat(unix.AT_FDCWD, path, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -88,22 +88,22 @@ func (d *Dir) Close() error {
 // of other programs. Opening this path again would lose the protection of the Dir.
 func (d *Dir) Path() string { return d.path }
 
-// Sub opens the directory rel as another Dir with the same actor. The caller closes both.
-func (d *Dir) Sub(rel string) (*Dir, error) {
-	return d.sub(rel, func(names []string) (int, error) { return d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0) })
+// OpenSubdir opens the directory rel as another Dir with the same actor. The caller closes both.
+func (d *Dir) OpenSubdir(rel string) (*Dir, error) {
+	return d.openSubdir(rel, func(names []string) (int, error) { return d.open(names, unix.O_PATH|unix.O_DIRECTORY, 0) })
 }
 
-// sub opens the directory rel with the function open. Inside a home of [Actor.WithHomesOf], the new Dir acts as the owner of
-// the home.
-func (d *Dir) sub(rel string, open func(names []string) (int, error)) (*Dir, error) {
+// openSubdir opens the directory rel with the function open. Inside a home of [Actor.WithHomesOf], the new Dir acts as the owner
+// of the home.
+func (d *Dir) openSubdir(rel string, open func(names []string) (int, error)) (*Dir, error) {
 	sub := &Dir{path: filepath.Join(d.path, rel), actor: d.actor, owner: d.owner, noOpenat2: d.noOpenat2, fd: -1}
 	err := d.withComponents("open directory", rel, func(names []string) (err error) {
-		if sub.fd, err = open(names); err != nil || sub.owner != nil || d.actor.homes == nil {
+		if sub.fd, err = open(names); err != nil || sub.owner != nil || d.actor.ownedHomes == nil {
 			return err
 		}
-		switch up, is := d.actor.homes.locate(d.path, names); {
+		switch up, is := d.actor.ownedHomes.findHome(d.path, names); {
 		case is && up == len(names):
-			sub.owner = d.actor.homes.ownerOfFD(sub.fd)
+			sub.owner = d.actor.ownedHomes.ownerOfFD(sub.fd)
 		case is:
 			sub.owner = d.ownerOf(names[:up])
 		}
@@ -168,9 +168,9 @@ func (d *Dir) CreatedAt(rel string) (born int64, err error) {
 	return born, err
 }
 
-// Refresh asks the server of a network file system for the state of rel, whatever this machine has cached. Then this machine
+// RefreshCache asks the server of a network file system for the state of rel, whatever this machine has cached. Then this machine
 // looks up changed names in the directory rel again.
-func (d *Dir) Refresh(rel string) error {
+func (d *Dir) RefreshCache(rel string) error {
 	return d.statWith(rel, func(at int, name string, flags int) error {
 		return unix.Statx(at, name, flags|unix.AT_STATX_FORCE_SYNC, unix.STATX_BASIC_STATS, &unix.Statx_t{})
 	})
@@ -198,7 +198,7 @@ func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 		}
 		defer func() { closeFD(fd) }()
 		for _, name := range names {
-			err := callWithFault(faultinject.Mkdir, name, func() error { return unix.Mkdirat(fd, name, uint32(mode.Perm())) })
+			err := callWithFault(faultinject.CallMkdir, name, func() error { return unix.Mkdirat(fd, name, uint32(mode.Perm())) })
 			if err != nil && !errors.Is(err, unix.EEXIST) {
 				return err
 			}
@@ -216,16 +216,16 @@ func (d *Dir) Mkdir(rel string, mode fs.FileMode) error {
 // Rename renames oldrel to newrel, both relative to d. A file or link at newrel is replaced. A link at oldrel is renamed itself.
 func (d *Dir) Rename(oldrel, newrel string) error {
 	return d.withComponents("rename", oldrel, func(names []string) error {
-		to, err := components(newrel)
+		to, err := splitPath(newrel)
 		if err != nil {
-			return fmt.Errorf("to %q: %w", d.name(newrel), err)
+			return fmt.Errorf("to %q: %w", d.displayPath(newrel), err)
 		}
 		return d.inParent(names, func(oldParent int, oldBase string) error {
 			err := d.inParent(to, func(newParent int, newBase string) error {
-				return callWithFault(faultinject.Rename, oldBase, func() error { return unix.Renameat(oldParent, oldBase, newParent, newBase) })
+				return callWithFault(faultinject.CallRename, oldBase, func() error { return unix.Renameat(oldParent, oldBase, newParent, newBase) })
 			})
 			if err != nil {
-				return fmt.Errorf("to %q: %w", d.name(newrel), err)
+				return fmt.Errorf("to %q: %w", d.displayPath(newrel), err)
 			}
 			return nil
 		})
@@ -235,7 +235,7 @@ func (d *Dir) Rename(oldrel, newrel string) error {
 // withComponents checks rel and calls fn with its components, with the identity of the actor. The Dir can't be closed during
 // the call. It adds verb and rel to an error of fn.
 func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) error {
-	names, err := components(rel)
+	names, err := splitPath(rel)
 	if err == nil {
 		d.mu.RLock()
 		defer d.mu.RUnlock()
@@ -246,7 +246,7 @@ func (d *Dir) withComponents(verb, rel string, fn func(names []string) error) er
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot %s %q: %w", verb, d.name(rel), err)
+		return fmt.Errorf("cannot %s %q: %w", verb, d.displayPath(rel), err)
 	}
 	return nil
 }
@@ -257,15 +257,15 @@ func (d *Dir) withParent(verb, rel string, fn func(parent int, base string) erro
 	return d.withComponents(verb, rel, func(names []string) error { return d.inParent(names, fn) })
 }
 
-func (d *Dir) name(rel string) string {
+func (d *Dir) displayPath(rel string) string {
 	if rel == "" || rel == "." {
 		return d.path
 	}
 	return strings.TrimSuffix(d.path, "/") + "/" + rel
 }
 
-// components splits a name into its components. See Dir for names that it refuses.
-func components(rel string) ([]string, error) {
+// splitPath splits a name into its components. See Dir for names that it refuses.
+func splitPath(rel string) ([]string, error) {
 	if strings.HasPrefix(rel, "/") || strings.IndexByte(rel, 0) >= 0 {
 		return nil, fmt.Errorf("not a relative name: %w", fs.ErrInvalid)
 	}
@@ -291,10 +291,10 @@ type ID struct {
 // IDOf returns the ID of the file that info describes.
 func IDOf(info fs.FileInfo) ID { return ID{Stat(info).Dev, Stat(info).Ino} }
 
-// Connect connects to the Unix socket rel. It returns a non-blocking stream socket, which refuses file descriptors if the kernel
-// can do that. The caller closes it after [blocking.Drain]. A link, or anything but a socket, is an error. If the server's queue
-// is full, the error wraps EAGAIN; Connect doesn't wait.
-func (d *Dir) Connect(rel string) (fd int, err error) {
+// ConnectSocket connects to the Unix socket rel. It returns a non-blocking stream socket, which refuses file descriptors if the
+// kernel can do that. The caller closes it after [blocking.Drain]. A link, or anything but a socket, is an error. If the server's
+// queue is full, the error wraps EAGAIN; Connect doesn't wait.
+func (d *Dir) ConnectSocket(rel string) (fd int, err error) {
 	fd = -1
 	err = d.withComponents("connect to", rel, func(names []string) error {
 		at, err := d.open(names, unix.O_PATH, 0)

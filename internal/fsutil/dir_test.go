@@ -90,7 +90,7 @@ func TestOnlyRegularFiles(t *testing.T) {
 		if _, err := d.Append("fifo", []byte("x"), 0o600); !errors.Is(err, fsutil.ErrNotRegular) {
 			t.Errorf("Append to a FIFO that has a reader: %v", err)
 		}
-		if got := names(t, base); got != "dir fifo socket" {
+		if got := dirNames(t, base); got != "dir fifo socket" {
 			t.Errorf("directory now has %q", got)
 		}
 	})
@@ -153,7 +153,7 @@ func TestReadDir(t *testing.T) {
 		must(t, os.Mkdir(base+"/k/a", 0o700))
 		must(t, os.Symlink("Z", base+"/k/l"))
 		must(t, unix.Mkfifo(base+"/k/\xff", 0o600))
-		sub, err := d.Sub("k")
+		sub, err := d.OpenSubdir("k")
 		must(t, err)
 		defer sub.Close()
 		if sub.Path() != base+"/k" {
@@ -332,7 +332,7 @@ func TestClose(t *testing.T) {
 	writeFile(t, base+"/f", "x")
 	d, err := fsutil.OpenDir(base, nil)
 	must(t, err)
-	sub, err := d.Sub("")
+	sub, err := d.OpenSubdir("")
 	must(t, err)
 	defer sub.Close()
 
@@ -363,11 +363,11 @@ func TestWalkIsChosenForGood(t *testing.T) {
 	base := t.TempDir()
 	writeFile(t, base+"/a/f", "x")
 	d := openDir(t, base, nil)
-	sub, err := d.Sub("a")
+	sub, err := d.OpenSubdir("a")
 	must(t, err)
 	defer sub.Close()
-	sub.SetWalk(true)
-	if !d.Walks() {
+	sub.SetNoOpenat2(true)
+	if !d.LacksOpenat2() {
 		t.Error("a Sub doesn't share what was learned about openat2")
 	}
 	if got, err := d.ReadFile("a/f", 9); err != nil || string(got) != "x" {

@@ -125,7 +125,7 @@ func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err
 // FIFO.
 func (d *Dir) openRegular(names []string, flags int, mode uint32) (fd int, size int64, err error) {
 	if faultinject.Enabled {
-		if err := faultinject.BeforeCall(faultinject.Open, strings.Join(names, "/")); err != nil {
+		if err := faultinject.BeforeCall(faultinject.CallOpen, strings.Join(names, "/")); err != nil {
 			return -1, 0, err
 		}
 	}
@@ -155,12 +155,12 @@ type ReplaceOptions struct {
 	KeepMode bool
 	// NoSync leaves out all syncing. A crash of the machine may then lose the new content.
 	NoSync bool
-	// SyncNameLater leaves out the sync of the directory. A crash of the machine may bring back the old content, unless the
-	// caller uses SyncName.
-	SyncNameLater bool
-	// Confirm is called just before the rename, with the file that now has the name rel, or nil. Replace stops and returns an
-	// error from Confirm. Confirm must not use the Dir.
-	Confirm func(now fs.FileInfo) error
+	// SyncDirLater leaves out the sync of the directory. A crash of the machine may bring back the old content, unless the
+	// caller uses SyncParentDir.
+	SyncDirLater bool
+	// BeforeRename is called just before the rename, with the file that now has the name rel, or nil. Replace stops and returns
+	// an error from Confirm. Confirm must not use the Dir.
+	BeforeRename func(now fs.FileInfo) error
 }
 
 // Replace sets the content of the regular file rel to data. Readers see the old or the new content, even after a crash of the
@@ -202,14 +202,14 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	if err != nil {
 		return err
 	}
-	err = confirm(parent, base, o.Confirm)
+	err = callBeforeRename(parent, base, o.BeforeRename)
 	if err == nil {
-		err = callWithFault(faultinject.Rename, temp, func() error { return unix.Renameat(parent, temp, parent, base) })
+		err = callWithFault(faultinject.CallRename, temp, func() error { return unix.Renameat(parent, temp, parent, base) })
 	}
 	if err != nil {
 		return errors.Join(err, removeName(parent, temp))
 	}
-	if o.NoSync || o.SyncNameLater {
+	if o.NoSync || o.SyncDirLater {
 		return nil
 	}
 	if err := fsync(dir, base); err != nil {
@@ -218,9 +218,9 @@ func replaceIn(parent int, base string, data []byte, o ReplaceOptions) error {
 	return nil
 }
 
-// SyncName syncs the directory of rel, so that a rename by [Dir.Replace] survives a crash of the machine. It blocks until the disk
-// has stored the directory.
-func (d *Dir) SyncName(rel string) error {
+// SyncParentDir syncs the directory of rel, so that a rename by [Dir.Replace] survives a crash of the machine. It blocks until
+// the disk has stored the directory.
+func (d *Dir) SyncParentDir(rel string) error {
 	return d.withParent("sync the directory of", rel, func(parent int, base string) error {
 		dir, err := openat(parent, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 		if err != nil {
@@ -231,9 +231,9 @@ func (d *Dir) SyncName(rel string) error {
 	})
 }
 
-// confirm calls ask, unless ask is nil, with the status of the file base in the open directory parent, or with nil for a
+// callBeforeRename calls ask, unless ask is nil, with the status of the file base in the open directory parent, or with nil for a
 // missing file.
-func confirm(parent int, base string, ask func(fs.FileInfo) error) error {
+func callBeforeRename(parent int, base string, ask func(fs.FileInfo) error) error {
 	if ask == nil {
 		return nil
 	}
@@ -267,7 +267,7 @@ func writeTemp(parent int, base string, data []byte, mode uint32, noSync bool) (
 }
 
 func setModeAndWrite(fd int, name string, data []byte, mode uint32) error {
-	if err := callWithFault(faultinject.Chmod, name, func() error { return unix.Fchmod(fd, mode) }); err != nil {
+	if err := callWithFault(faultinject.CallChmod, name, func() error { return unix.Fchmod(fd, mode) }); err != nil {
 		return err
 	}
 	return writeAll(fd, name, data)
@@ -285,21 +285,21 @@ func writeAll(fd int, name string, data []byte) error {
 }
 
 func writeOnce(fd int, name string, data []byte) (int, error) {
-	return countWithFault(faultinject.Write, name, func() (int, error) {
-		return unix.Write(fd, data[:faultinject.AllowedBytes(faultinject.Write, name, len(data))])
+	return countWithFault(faultinject.CallWrite, name, func() (int, error) {
+		return unix.Write(fd, data[:faultinject.AllowedBytes(faultinject.CallWrite, name, len(data))])
 	})
 }
 
 // createNew creates the regular file name in parent, and opens it for writing.
 func createNew(parent int, name string, mode uint32) (int, error) {
-	return countWithFault(faultinject.Open, name, func() (int, error) {
+	return countWithFault(faultinject.CallOpen, name, func() (int, error) {
 		return openat(parent, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_NOCTTY, mode)
 	})
 }
 
 // fsync calls fsync(2). EINVAL means that the file system can't sync a directory and doesn't need to, so it is no error.
 func fsync(fd int, name string) error {
-	err := callWithFault(faultinject.Sync, name, func() error { return unix.Fsync(fd) })
+	err := callWithFault(faultinject.CallSync, name, func() error { return unix.Fsync(fd) })
 	if errors.Is(err, unix.EINVAL) {
 		return nil
 	}
@@ -320,34 +320,34 @@ func (d *Dir) Overwrite(rel string, data []byte, mode fs.FileMode) error {
 		if err := setModeAndWrite(fd, name, data, uint32(mode.Perm())); err != nil {
 			return err
 		}
-		if err := callWithFault(faultinject.Write, name, func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
+		if err := callWithFault(faultinject.CallWrite, name, func() error { return unix.Ftruncate(fd, int64(len(data))) }); err != nil {
 			return err
 		}
 		return fsync(fd, name)
 	})
 }
 
-// stat is an fs.FileInfo made from a stat(2) call. Package os would have to open the file.
-type stat struct {
+// statInfo is an fs.FileInfo made from a stat(2) call. Package os would have to open the file.
+type statInfo struct {
 	name string
 	sys  syscall.Stat_t // status of the file; package os has the same type in Sys
 }
 
-func newStat(name string, st unix.Stat_t) *stat {
-	return &stat{name: name, sys: syscall.Stat_t{
+func newStat(name string, st unix.Stat_t) *statInfo {
+	return &statInfo{name: name, sys: syscall.Stat_t{
 		Dev: st.Dev, Ino: st.Ino, Nlink: st.Nlink, Mode: st.Mode, Uid: st.Uid, Gid: st.Gid, Rdev: st.Rdev, Size: st.Size,
 		Blksize: st.Blksize, Blocks: st.Blocks,
 		Atim: syscall.Timespec(st.Atim), Mtim: syscall.Timespec(st.Mtim), Ctim: syscall.Timespec(st.Ctim),
 	}}
 }
 
-func (s *stat) Name() string       { return s.name }
-func (s *stat) Size() int64        { return s.sys.Size }
-func (s *stat) ModTime() time.Time { return time.Unix(s.sys.Mtim.Unix()) }
-func (s *stat) IsDir() bool        { return s.Mode().IsDir() }
-func (s *stat) Sys() any           { return &s.sys }
+func (s *statInfo) Name() string       { return s.name }
+func (s *statInfo) Size() int64        { return s.sys.Size }
+func (s *statInfo) ModTime() time.Time { return time.Unix(s.sys.Mtim.Unix()) }
+func (s *statInfo) IsDir() bool        { return s.Mode().IsDir() }
+func (s *statInfo) Sys() any           { return &s.sys }
 
-func (s *stat) Mode() fs.FileMode {
+func (s *statInfo) Mode() fs.FileMode {
 	mode, _ := entryMode(uint8(s.sys.Mode & unix.S_IFMT >> 12)) // the type bits of st_mode, shifted by 12, are a DT_ value
 	mode |= fs.FileMode(s.sys.Mode & 0o777)
 	if s.sys.Mode&unix.S_ISUID != 0 {

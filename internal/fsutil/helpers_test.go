@@ -15,11 +15,11 @@ import (
 
 const agentUID, agentGID = 10000, 10001
 
-// childEnv names one of childChecks. The test binary then runs this check instead of the tests.
-const childEnv = "FSUTIL_TEST_CHILD"
+// childCheckVar names one of childChecks. The test binary then runs this check instead of the tests.
+const childCheckVar = "FSUTIL_TEST_CHILD"
 
 func TestMain(m *testing.M) {
-	if name := os.Getenv(childEnv); name != "" {
+	if name := os.Getenv(childCheckVar); name != "" {
 		if err := childChecks[name](); err != nil {
 			os.Stderr.WriteString(err.Error() + "\n")
 			os.Exit(1)
@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 func runChild(t *testing.T, name string, edit func(*exec.Cmd)) {
 	t.Helper()
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), childEnv+"="+name)
+	cmd.Env = append(os.Environ(), childCheckVar+"="+name)
 	edit(cmd)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("%s: %v\n%s", name, err, out)
@@ -63,10 +63,10 @@ func withAndWithoutOpenat2(t *testing.T, test func(t *testing.T, open func(path 
 				requireOpenat2(t)
 			}
 			test(t, func(path string) *fsutil.Dir {
-				d := openDir(t, path, fsutil.Self())
-				d.SetWalk(walk)
+				d := openDir(t, path, fsutil.ProcessActor())
+				d.SetNoOpenat2(walk)
 				t.Cleanup(func() {
-					if d.Walks() != walk {
+					if d.LacksOpenat2() != walk {
 						t.Errorf("the way of resolving changed on the way")
 					}
 				})
@@ -115,7 +115,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func names(t *testing.T, path string) string {
+func dirNames(t *testing.T, path string) string {
 	t.Helper()
 	entries, err := os.ReadDir(path)
 	must(t, err)

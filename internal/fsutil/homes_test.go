@@ -47,12 +47,12 @@ func TestWhatIsInAHomeIsDoneAsItsOwner(t *testing.T) {
 		}
 		look(d, "from above", "profiles/a/")
 		_ = d.WithIdentity(func(d *fsutil.Dir) error { look(d, "together", "profiles/a/"); return nil })
-		sub, err := d.Sub("profiles/a")
+		sub, err := d.OpenSubdir("profiles/a")
 		if err != nil {
 			t.Fatal(err)
 		}
 		look(sub, "from inside", "")
-		if profiles, err := d.Sub("profiles"); err != nil {
+		if profiles, err := d.OpenSubdir("profiles"); err != nil {
 			t.Error(err)
 		} else {
 			look(profiles, "from profiles", "a/")
@@ -100,7 +100,7 @@ func TestAFileWithANameInAnotherHomeIsGivenToNoUser(t *testing.T) {
 	}
 	defer d.Close()
 	w := owntree.Walk{NewOwner: fsutil.Owner{UID: 20001, GID: 20001}, RefuseHardLinked: true}
-	if err := w.Give(d, "a", false); err != nil {
+	if err := w.ChangeOwners(d, "a", false); err != nil {
 		t.Fatal(err)
 	}
 	for path, want := range map[string]uint32{"a/mine": 0, "b/secret": 0, "a/cache": 20001, "a/cache2": 20001, "a": 20001} {

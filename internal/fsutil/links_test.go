@@ -24,7 +24,7 @@ func TestLinksAreRefusedEverywhere(t *testing.T) {
 			},
 			"Mkdir": func(d *fsutil.Dir, rel string) error { return d.Mkdir(rel, 0o700) },
 			"Sub": func(d *fsutil.Dir, rel string) error {
-				sub, err := d.Sub(rel)
+				sub, err := d.OpenSubdir(rel)
 				if err == nil {
 					sub.Close()
 				}
@@ -62,7 +62,7 @@ func TestLinksAreRefusedEverywhere(t *testing.T) {
 							"outside": outside, "inside": base + "/inside", "dangling": root + "/nothing", "loop": base + "/" + link,
 						}[kind], base+"/"+link))
 					}
-					before := snapshot(t, root)
+					before := treeListing(t, root)
 					for link, rel := range places {
 						if link == rel && slices.Contains(onTheLinkItself, op) {
 							continue
@@ -74,7 +74,7 @@ func TestLinksAreRefusedEverywhere(t *testing.T) {
 							!strings.Contains(err.Error(), fmt.Sprintf("%q", filepath.Base(link))) {
 							t.Errorf("error %q names neither path nor link", err)
 						}
-						if after := snapshot(t, root); after != before {
+						if after := treeListing(t, root); after != before {
 							t.Fatalf("%s: the tree changed:\n%s\nwas\n%s", rel, after, before)
 						}
 					}
@@ -84,7 +84,7 @@ func TestLinksAreRefusedEverywhere(t *testing.T) {
 	})
 }
 
-func snapshot(t *testing.T, root string) string {
+func treeListing(t *testing.T, root string) string {
 	t.Helper()
 	var b strings.Builder
 	must(t, filepath.WalkDir(root, func(path string, e fs.DirEntry, err error) error {
@@ -120,7 +120,7 @@ func TestActingOnALinkItself(t *testing.T) {
 	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		root := t.TempDir()
 		writeFile(t, root+"/outside/x", "untouched")
-		before := snapshot(t, root+"/outside")
+		before := treeListing(t, root+"/outside")
 		base := root + "/base"
 		must(t, os.Mkdir(base, 0o755))
 		d := open(base)
@@ -135,7 +135,7 @@ func TestActingOnALinkItself(t *testing.T) {
 		must(t, d.Remove("l1"))
 		must(t, d.RemoveAll("l2"))
 		must(t, d.Rename("l3", "l4"))
-		if got := names(t, base); got != "l4" {
+		if got := dirNames(t, base); got != "l4" {
 			t.Errorf("left: %q", got)
 		}
 		writeFile(t, base+"/file", "f")
@@ -143,7 +143,7 @@ func TestActingOnALinkItself(t *testing.T) {
 		if got := readFile(t, base+"/l4"); got != "f" {
 			t.Errorf("l4 is %q", got)
 		}
-		if after := snapshot(t, root+"/outside"); after != before {
+		if after := treeListing(t, root+"/outside"); after != before {
 			t.Errorf("outside changed:\n%s", after)
 		}
 	})
@@ -154,14 +154,14 @@ func TestNamesThatAreRefused(t *testing.T) {
 		root := t.TempDir()
 		writeFile(t, root+"/out", "untouched")
 		must(t, os.MkdirAll(root+"/base/a", 0o755))
-		before := snapshot(t, root)
+		before := treeListing(t, root)
 		d := open(root + "/base")
 		for _, rel := range []string{"..", "../out", "a/../../out", "a/..", "/etc/passwd", "/", root + "/out", "a\x00b"} {
 			_, readErr := d.ReadFile(rel, 10)
 			_, dirErr := d.ReadDir(rel)
 			_, appendErr := d.Append(rel, nil, 0o600)
 			_, statErr := d.Lstat(rel)
-			_, subErr := d.Sub(rel)
+			_, subErr := d.OpenSubdir(rel)
 			for op, err := range map[string]error{
 				"ReadFile": readErr, "ReadDir": dirErr, "Append": appendErr, "Lstat": statErr, "Sub": subErr,
 				"Mkdir": d.Mkdir(rel, 0o700), "Remove": d.Remove(rel), "RemoveAll": d.RemoveAll(rel),
@@ -191,7 +191,7 @@ func TestNamesThatAreRefused(t *testing.T) {
 				t.Errorf("Lstat %q: %v", rel, info)
 			}
 		}
-		if after := snapshot(t, root); after != before {
+		if after := treeListing(t, root); after != before {
 			t.Errorf("the tree changed:\n%s", after)
 		}
 	})

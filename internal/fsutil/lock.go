@@ -12,8 +12,8 @@ import (
 	"hinit/internal/faultinject"
 )
 
-// localTypes are the types of file systems that only this kernel writes to (statfs(2), f_type).
-var localTypes = []int64{
+// localFilesystems are the types of file systems that only this kernel writes to (statfs(2), f_type).
+var localFilesystems = []int64{
 	unix.EXT4_SUPER_MAGIC, unix.XFS_SUPER_MAGIC, unix.BTRFS_SUPER_MAGIC, unix.TMPFS_MAGIC, unix.RAMFS_MAGIC, unix.OVERLAYFS_SUPER_MAGIC,
 	unix.F2FS_SUPER_MAGIC, unix.BCACHEFS_SUPER_MAGIC, zfsMagic,
 }
@@ -34,7 +34,7 @@ func IsLocalFile(f *os.File) bool {
 // isLocal reports whether the system call stat returns the status of such a file system.
 func isLocal(stat func(*unix.Statfs_t) error) bool {
 	var st unix.Statfs_t
-	return retryEINTR(func() error { return stat(&st) }) == nil && slices.Contains(localTypes, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
+	return retryEINTR(func() error { return stat(&st) }) == nil && slices.Contains(localFilesystems, int64(st.Type)) //nolint:unconvert // the size of Type differs between machines
 }
 
 // Lock takes the exclusive lock (flock(2)) of the directory. If another process holds it, Lock calls busy with the open
@@ -64,12 +64,12 @@ func (d *Dir) Lock(busy func(*os.File) error) (held *os.File, err error) {
 }
 
 func flock(f *os.File, flags int) error {
-	return callWithFault(faultinject.Lock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
+	return callWithFault(faultinject.CallLock, f.Name(), func() error { return unix.Flock(int(f.Fd()), unix.LOCK_EX|flags) })
 }
 
 // CreateExclusive creates the regular file rel with the content data. If rel exists, the error is fs.ErrExist. Of several
 // callers at a time, even on different machines, exactly one succeeds. A reader may see the empty file. CreateExclusive blocks
-// until the disk has stored the content; [Dir.SyncName] waits for the name.
+// until the disk has stored the content; [Dir.SyncParentDir] waits for the name.
 func (d *Dir) CreateExclusive(rel string, data []byte, mode fs.FileMode) error {
 	return d.withParent("create", rel, func(parent int, base string) error {
 		fd, err := createNew(parent, base, uint32(mode.Perm()))

@@ -13,8 +13,8 @@ import (
 	"hinit/internal/fsutil"
 )
 
-func slotNodes() []fsutil.Node {
-	return []fsutil.Node{
+func slotNodes() []fsutil.TreeNode {
+	return []fsutil.TreeNode{
 		{Name: "run", Mode: 0o755, Data: []byte("#!/bin/sh\n")},
 		{Name: "down"},
 		{Name: "event", Mode: fs.ModeDir | fs.ModeSetgid | fs.ModeSticky | 0o730},
@@ -42,7 +42,7 @@ func TestMakeTreeMakesEverythingExactlyAsAsked(t *testing.T) {
 	if data, err := os.ReadFile(filepath.Join(dir, "slot/run")); string(data) != "#!/bin/sh\n" {
 		t.Errorf("run holds %q, %v", data, err)
 	}
-	onlyEntry(t, dir, "slot")
+	checkOnlyEntry(t, dir, "slot")
 }
 
 func TestMakeTreeTakesNothingsPlaceAndLeavesNothingBehind(t *testing.T) {
@@ -52,7 +52,7 @@ func TestMakeTreeTakesNothingsPlaceAndLeavesNothingBehind(t *testing.T) {
 	if err := d.MakeTree("slot", 0o755, slotNodes(), nil); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("over an empty directory: %v", err)
 	}
-	for name, bad := range map[string]fsutil.Node{
+	for name, bad := range map[string]fsutil.TreeNode{
 		"a device":       {Name: "x", Mode: fs.ModeDevice},
 		"a way out":      {Name: "../x"},
 		"a missing room": {Name: "no/x"},
@@ -62,12 +62,12 @@ func TestMakeTreeTakesNothingsPlaceAndLeavesNothingBehind(t *testing.T) {
 			t.Errorf("%s: no error", name)
 		}
 	}
-	onlyEntry(t, dir, "slot")
+	checkOnlyEntry(t, dir, "slot")
 }
 
 func TestMakeTreeBelongsToTheActor(t *testing.T) {
 	actor := agentActor(t)
-	dir := worldDir(t)
+	dir := makeWorldWritableDir(t)
 	must(t, os.Chown(dir, agentUID, agentGID))
 	d := openDir(t, dir, actor)
 	if err := d.MakeTree("slot", 0o755, slotNodes(), nil); err != nil {
@@ -127,7 +127,7 @@ func TestGrowAddsWhatIsMissing(t *testing.T) {
 	}
 }
 
-func onlyEntry(t *testing.T, dir, name string) {
+func checkOnlyEntry(t *testing.T, dir, name string) {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != name {

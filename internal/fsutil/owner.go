@@ -19,7 +19,7 @@ var (
 	ErrDevice = errors.New("device node refused")
 	// ErrHardLink refuses a file with several hard links, which root may need under another name.
 	ErrHardLink = errors.New("a file with names elsewhere is refused")
-	// ErrProtected means that a file must stay with its owner, see [Owner].Excludes and [Owner].HomeMark.
+	// ErrProtected means that a file must stay with its owner, see [Owner].Excludes and [Owner].HomeMarkerFile.
 	ErrProtected = errors.New("a file of a user who keeps it is refused")
 	// ErrMount means that another file system is mounted at a name.
 	ErrMount = errors.New("mount point")
@@ -34,30 +34,30 @@ type Owner struct {
 	// Excludes reports whether the user uid keeps its files; nil means that no user does. The rule can't use file names,
 	// because the agent can also rename directories of other users.
 	Excludes func(uid uint32) bool
-	// HomeMark is the name of a file in each home of a user, or "". A directory with such a file is a home if both belong to
-	// the same user, who is not root. The owner keeps the directory and its content, wherever the agent has moved it.
-	HomeMark string
+	// HomeMarkerFile is the name of a file in each home of a user, or "". A directory with such a file is a home if both belong
+	// to the same user, who is not root. The owner keeps the directory and its content, wherever the agent has moved it.
+	HomeMarkerFile string
 
-	allowed uint32 // uid whose files may be given away, see AllowingUID
+	allowedUID uint32 // uid whose files may be given away, see WithAllowedUID
 }
 
 // MustKeep reports whether a file of the user uid must not be given to o ([ErrProtected]).
 func (o Owner) MustKeep(uid uint32) bool {
-	return uid != o.UID && uid != o.allowed && o.Excludes != nil && o.Excludes(uid)
+	return uid != o.UID && uid != o.allowedUID && o.Excludes != nil && o.Excludes(uid)
 }
 
-// MustKeepOpen is MustKeep for the open file fd with the status st, which may be a home (see HomeMark).
+// MustKeepOpen is MustKeep for the open file fd with the status st, which may be a home (see HomeMarkerFile).
 func (o Owner) MustKeepOpen(fd int, st unix.Stat_t) bool {
-	if o.HomeMark == "" || st.Uid == 0 || st.Uid == o.UID || st.Uid == o.allowed || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if o.HomeMarkerFile == "" || st.Uid == 0 || st.Uid == o.UID || st.Uid == o.allowedUID || st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		return o.MustKeep(st.Uid)
 	}
-	mark, err := LstatAt(fd, o.HomeMark)
+	mark, err := LstatAt(fd, o.HomeMarkerFile)
 	return o.MustKeep(st.Uid) || err == nil && mark.Uid == st.Uid
 }
 
-// AllowingUID returns a copy of o that also receives files of the user uid.
-func (o Owner) AllowingUID(uid uint32) Owner {
-	o.allowed = uid
+// WithAllowedUID returns a copy of o that also receives files of the user uid.
+func (o Owner) WithAllowedUID(uid uint32) Owner {
+	o.allowedUID = uid
 	return o
 }
 
@@ -188,7 +188,7 @@ func (d *Dir) Create(rel string, data []byte, mode fs.FileMode) error {
 // RenameNoReplace renames a file, and returns EEXIST if the new name exists. Both paths are relative to the directory dir, which
 // may be AT_FDCWD. It tries several ways, because file systems support different ones.
 func RenameNoReplace(dir int, from, to string) error {
-	err := callWithFault(faultinject.Rename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
+	err := callWithFault(faultinject.CallRename, from, func() error { return unix.Renameat2(dir, from, dir, to, unix.RENAME_NOREPLACE) })
 	if !errors.Is(err, unix.EINVAL) && !errors.Is(err, unix.ENOSYS) && !errors.Is(err, unix.EPERM) {
 		return err
 	}

@@ -122,8 +122,8 @@ func TestCreate(t *testing.T) {
 		}
 		info, err := os.Stat(base + "/d/new")
 		must(t, err)
-		if info.Mode() != 0o640 || names(t, base+"/d") != "link new" {
-			t.Errorf("mode %v, files %s", info.Mode(), names(t, base+"/d"))
+		if info.Mode() != 0o640 || dirNames(t, base+"/d") != "link new" {
+			t.Errorf("mode %v, files %s", info.Mode(), dirNames(t, base+"/d"))
 		}
 	})
 }
@@ -216,8 +216,8 @@ func TestOwnTree(t *testing.T) {
 		w := owntree.Walk{NewOwner: fsutil.Owner{UID: agentUID, GID: agentGID}, OnFound: func(path string, was uint32, err error) {
 			found = append(found, fmt.Sprintf("%s %d %v", strings.TrimPrefix(path, base), was, err))
 		}}
-		must(t, w.Give(d, "t", false))
-		if w.Seen != 4 || w.Changed != 3 || w.Mounts != 1 || w.Failed+w.Refused != 0 || len(found) != 3 || found[0] != "/t 0 <nil>" {
+		must(t, w.ChangeOwners(d, "t", false))
+		if w.Examined != 4 || w.Changed != 3 || w.SkippedMounts != 1 || w.Failed+w.Refused != 0 || len(found) != 3 || found[0] != "/t 0 <nil>" {
 			t.Errorf("walk is %+v, found %q", w, found)
 		}
 		for name, uid := range map[string]uint32{"t": agentUID, "t/a": agentUID, "t/link": agentUID, "t/sub": 0, "t/sub/mounted": 0, "outside": 0, "outside/secret": 0} {
@@ -226,24 +226,24 @@ func TestOwnTree(t *testing.T) {
 			}
 		}
 		for rel, want := range map[string]error{"top": fsutil.ErrSymlink, "t/sub": fsutil.ErrMount, "t/a": unix.ENOTDIR, "none": fs.ErrNotExist} {
-			if err := w.Give(d, rel, false); !errors.Is(err, want) {
+			if err := w.ChangeOwners(d, rel, false); !errors.Is(err, want) {
 				t.Errorf("%q: %v, want %v", rel, err, want)
 			}
 		}
-		if _, err := d.SubOnSameMount("t/sub"); !errors.Is(err, fsutil.ErrMount) {
+		if _, err := d.OpenSubdirSameMount("t/sub"); !errors.Is(err, fsutil.ErrMount) {
 			t.Errorf("SubOnSameMount: %v", err)
 		}
-		must(t, w.Give(d, "t/sub", true))
+		must(t, w.ChangeOwners(d, "t/sub", true))
 		if ownerOf(t, base+"/t/sub/mounted") != agentUID {
 			t.Error("a mount at the top was not walked")
 		}
 		stop := errors.New("stop")
-		for i := range 2 * owntree.Batch {
+		for i := range 2 * owntree.BatchSize {
 			writeFile(t, fmt.Sprintf("%s/u/m/%d", base, i), "")
 		}
 		w = owntree.Walk{NewOwner: w.NewOwner, BetweenBatches: func() error { return stop }}
-		if err := w.Give(d, "u", false); !errors.Is(err, stop) || w.Seen != owntree.Batch {
-			t.Errorf("stopped with %v after %d", err, w.Seen)
+		if err := w.ChangeOwners(d, "u", false); !errors.Is(err, stop) || w.Examined != owntree.BatchSize {
+			t.Errorf("stopped with %v after %d", err, w.Examined)
 		}
 	})
 }
@@ -264,8 +264,10 @@ func TestAFileThatIsGivenAwayGivesNoPower(t *testing.T) {
 	}
 	to := fsutil.Owner{UID: agentUID, GID: agentGID}
 	ways := map[string]func(d *fsutil.Dir, name string) error{
-		"chown":    func(d *fsutil.Dir, name string) error { _, _, err := d.Chown(name, to); return err },
-		"own tree": func(d *fsutil.Dir, name string) error { return (&owntree.Walk{NewOwner: to}).Give(d, "", false) },
+		"chown": func(d *fsutil.Dir, name string) error { _, _, err := d.Chown(name, to); return err },
+		"own tree": func(d *fsutil.Dir, name string) error {
+			return (&owntree.Walk{NewOwner: to}).ChangeOwners(d, "", false)
+		},
 		"replace, keeping the mode": func(d *fsutil.Dir, name string) error {
 			return d.Replace(name, []byte("x"), fsutil.ReplaceOptions{KeepMode: true})
 		},
@@ -280,7 +282,7 @@ func TestAFileThatIsGivenAwayGivesNoPower(t *testing.T) {
 		for _, mode := range modes {
 			dir, name := strings.ReplaceAll(way, " ", "_")+fmt.Sprintf("%o", mode), "file"
 			plant(dir+"/"+name, mode)
-			d := openDir(t, base+"/"+dir, fsutil.Self())
+			d := openDir(t, base+"/"+dir, fsutil.ProcessActor())
 			must(t, give(d, name))
 			if way == "create" {
 				name += ".new"
@@ -295,8 +297,8 @@ func TestAFileThatIsGivenAwayGivesNoPower(t *testing.T) {
 			}
 		}
 	}
-	d := openDir(t, base, fsutil.Self())
-	must(t, d.MakeTree("tree", 0o4755|fs.ModeSetuid, []fsutil.Node{{Name: "x", Mode: 0o755 | fs.ModeSetuid | fs.ModeSetgid}}, nil))
+	d := openDir(t, base, fsutil.ProcessActor())
+	must(t, d.MakeTree("tree", 0o4755|fs.ModeSetuid, []fsutil.TreeNode{{Name: "x", Mode: 0o755 | fs.ModeSetuid | fs.ModeSetgid}}, nil))
 	var st unix.Stat_t
 	must(t, unix.Lstat(base+"/tree/x", &st))
 	if st.Mode&(unix.S_ISUID|unix.S_ISGID) != 0 {

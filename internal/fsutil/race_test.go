@@ -23,7 +23,7 @@ func TestSwapper(t *testing.T) {
 		for _, name := range []string{"log", "state", "gone", "tree/x", "tree/y/z", "file"} {
 			writeFile(t, outside+"/"+name, "untouched")
 		}
-		before := snapshot(t, outside)
+		before := treeListing(t, outside)
 		must(t, os.MkdirAll(base+"/dir", 0o755))
 		must(t, os.Symlink(outside, base+"/dir-link"))
 		writeFile(t, base+"/file", "")
@@ -92,7 +92,7 @@ func TestSwapper(t *testing.T) {
 		users.Wait()
 		stop.Store(true)
 		swapper.Wait()
-		if after := snapshot(t, outside); after != before {
+		if after := treeListing(t, outside); after != before {
 			t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
 		}
 	})

@@ -19,7 +19,7 @@ func TestRemoveAllTree(t *testing.T) {
 	withAndWithoutOpenat2(t, func(t *testing.T, open func(string) *fsutil.Dir) {
 		root := t.TempDir()
 		writeFile(t, root+"/outside/x", "untouched")
-		before := snapshot(t, root+"/outside")
+		before := treeListing(t, root+"/outside")
 		base := root + "/base"
 		for i := range 200 {
 			writeFile(t, fmt.Sprintf("%s/t/%d/%d/f", base, i%7, i), "x")
@@ -30,10 +30,10 @@ func TestRemoveAllTree(t *testing.T) {
 		writeFile(t, base+"/stays", "")
 		d := open(base)
 		must(t, d.RemoveAll("t"))
-		if got := names(t, base); got != "stays" {
+		if got := dirNames(t, base); got != "stays" {
 			t.Errorf("left: %q", got)
 		}
-		if after := snapshot(t, root+"/outside"); after != before {
+		if after := treeListing(t, root+"/outside"); after != before {
 			t.Errorf("outside changed:\n%s", after)
 		}
 		must(t, d.RemoveAll("stays"))
@@ -66,7 +66,7 @@ func TestRemoveAllDeepTreeWithFewDescriptors(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	if got := names(t, base); got != "" {
+	if got := dirNames(t, base); got != "" {
 		t.Errorf("left: %q", got)
 	}
 }
@@ -92,7 +92,7 @@ func TestRemoveAllAgainstAWriter(t *testing.T) {
 	stop.Store(true)
 	<-done
 	must(t, d.RemoveAll("t"))
-	if got := names(t, base); got != "" {
+	if got := dirNames(t, base); got != "" {
 		t.Errorf("left: %q", got)
 	}
 }
@@ -102,9 +102,9 @@ func TestRemoveAllAgainstAWriter(t *testing.T) {
 func TestATreeWhosePermissionsAnAgentHasTakenIsRemoved(t *testing.T) {
 	for _, mode := range []fs.FileMode{0o500, 0o300, 0} {
 		t.Run(mode.String(), func(t *testing.T) {
-			actor, base := fsutil.Self(), t.TempDir()
+			actor, base := fsutil.ProcessActor(), t.TempDir()
 			if os.Geteuid() == 0 {
-				actor, base = agentActor(t), worldDir(t)
+				actor, base = agentActor(t), makeWorldWritableDir(t)
 				must(t, os.Chown(base, agentUID, agentGID))
 			}
 			d := openDir(t, base, actor)
@@ -124,11 +124,11 @@ func TestATreeWhosePermissionsAnAgentHasTakenIsRemoved(t *testing.T) {
 			}
 			ended, end := context.WithCancel(t.Context())
 			end()
-			if err := d.RemoveAllUntil(ended, "t"); !errors.Is(err, context.Canceled) || names(t, base) != "t" {
-				t.Errorf("after the end of the context: %q, %v", names(t, base), err)
+			if err := d.RemoveAllUntil(ended, "t"); !errors.Is(err, context.Canceled) || dirNames(t, base) != "t" {
+				t.Errorf("after the end of the context: %q, %v", dirNames(t, base), err)
 			}
 			must(t, d.RemoveAll("t"))
-			if got := names(t, base); got != "" {
+			if got := dirNames(t, base); got != "" {
 				t.Errorf("left: %q", got)
 			}
 		})

@@ -46,7 +46,7 @@ func TestReplaceModes(t *testing.T) {
 	if got := readFile(t, base+"/f"); got != "" {
 		t.Errorf("content %q", got)
 	}
-	if got := names(t, base); got != "f" {
+	if got := dirNames(t, base); got != "f" {
 		t.Errorf("directory has %q", got)
 	}
 }
@@ -102,7 +102,7 @@ func TestReplaceTempName(t *testing.T) {
 		must(t, d.Remove(name))
 	}
 	must(t, d.Replace("f", []byte("x"), fsutil.ReplaceOptions{Mode: 0o600}))
-	if got := names(t, base); got != "f" {
+	if got := dirNames(t, base); got != "f" {
 		t.Errorf("directory has %q", got)
 	}
 }
@@ -113,7 +113,7 @@ func TestReplaceIsConfirmedWhenOnlyTheRenameIsLeft(t *testing.T) {
 	no := errors.New("somebody was faster")
 	asked := 0
 	put := func(text string, confirm func(fs.FileInfo) error) error {
-		return d.Replace("f", []byte(text), fsutil.ReplaceOptions{Mode: 0o600, Confirm: func(now fs.FileInfo) error {
+		return d.Replace("f", []byte(text), fsutil.ReplaceOptions{Mode: 0o600, BeforeRename: func(now fs.FileInfo) error {
 			asked++
 			temps, err := filepath.Glob(base + "/.f.*.tmp")
 			if err != nil || len(temps) != 1 {
@@ -127,8 +127,8 @@ func TestReplaceIsConfirmedWhenOnlyTheRenameIsLeft(t *testing.T) {
 	}
 	content := func(want string) {
 		t.Helper()
-		if data, err := os.ReadFile(base + "/f"); err != nil || string(data) != want || names(t, base) != "f" {
-			t.Errorf("the file is %q, %v; the directory has %q", data, err, names(t, base))
+		if data, err := os.ReadFile(base + "/f"); err != nil || string(data) != want || dirNames(t, base) != "f" {
+			t.Errorf("the file is %q, %v; the directory has %q", data, err, dirNames(t, base))
 		}
 	}
 	must(t, put("one", func(now fs.FileInfo) error {
@@ -160,7 +160,7 @@ func TestDiskFull(t *testing.T) {
 	mountTmpfs(t, base, "size=64k")
 	d := openDir(t, base, nil)
 	must(t, d.Replace("f", []byte("old"), fsutil.ReplaceOptions{Mode: 0o640}))
-	before := snapshot(t, base)
+	before := treeListing(t, base)
 	big := make([]byte, 1<<20)
 
 	if err := d.Replace("f", big, fsutil.ReplaceOptions{Mode: 0o600}); !errors.Is(err, unix.ENOSPC) {
@@ -170,10 +170,10 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("Replace of a new file: %v, want ENOSPC", err)
 	}
 	// Temporary files change the modification time of the directory, so only the file and the names are compared.
-	if got := names(t, base); got != "f" {
+	if got := dirNames(t, base); got != "f" {
 		t.Errorf("directory has %q", got)
 	}
-	if after := snapshot(t, base); after[strings.IndexByte(after, '\n'):] != before[strings.IndexByte(before, '\n'):] {
+	if after := treeListing(t, base); after[strings.IndexByte(after, '\n'):] != before[strings.IndexByte(before, '\n'):] {
 		t.Errorf("after:\n%s\nbefore:\n%s", after, before)
 	}
 

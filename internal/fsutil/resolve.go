@@ -15,8 +15,8 @@ import (
 	"hinit/internal/trust"
 )
 
-// eagainTries is how often openat2 is called while it fails with EAGAIN, because directories of the path are being renamed.
-const eagainTries = 32
+// maxEagainRetries is how often openat2 is called while it fails with EAGAIN, because directories of the path are being renamed.
+const maxEagainRetries = 32
 
 // open opens the file with the path names, relative to d, or d itself if names is empty.
 func (d *Dir) open(names []string, flags int, mode uint32) (int, error) {
@@ -72,7 +72,7 @@ func openBeneath(dirfd int, name string, flags int, mode uint32, also uint64) (i
 	}
 	for try := 1; ; try++ {
 		fd, err := unix.Openat2(dirfd, name, &how)
-		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) && try < eagainTries {
+		if errors.Is(err, unix.EINTR) || errors.Is(err, unix.EAGAIN) && try < maxEagainRetries {
 			continue
 		}
 		return fd, err
@@ -149,9 +149,9 @@ func openat(dirfd int, name string, flags int, mode uint32) (fd int, err error) 
 
 // callWithFault is retryEINTR for a call that tests can make fail through package faultinject, where c and name identify it.
 func callWithFault(c faultinject.Call, name string, fn func() error) error {
-	err := faultinject.Do(c, name, func() error { return retryEINTR(fn) })
+	err := faultinject.RunCall(c, name, func() error { return retryEINTR(fn) })
 	if err == nil {
-		faultinject.After(c, name)
+		faultinject.AfterCall(c, name)
 	}
 	return err
 }
@@ -174,39 +174,39 @@ func retryEINTR(fn func() error) error {
 // EINTR.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
-// SubOnSameMount is [Dir.Sub], but returns [ErrMount] if rel is on another mount than d. It doesn't wait for the server of
+// OpenSubdirSameMount is [Dir.Sub], but returns [ErrMount] if rel is on another mount than d. It doesn't wait for the server of
 // that mount.
-func (d *Dir) SubOnSameMount(rel string) (*Dir, error) {
-	return d.sub(rel, func(names []string) (int, error) { return d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false) })
+func (d *Dir) OpenSubdirSameMount(rel string) (*Dir, error) {
+	return d.openSubdir(rel, func(names []string) (int, error) { return d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false) })
 }
 
 func (d *Dir) openTree(names []string, flags int, crossTop bool) (int, error) {
 	if crossTop || len(names) == 0 {
 		return d.open(names, flags, 0)
 	}
-	return walkComponents(d.fd, names, flags, Mount{d.noOpenat2}.Open)
+	return walkComponents(d.fd, names, flags, SameMountOpener{d.noOpenat2}.Open)
 }
 
-// Mount opens files for a walk that must stay on the mount where it begins.
-type Mount struct{ noOpenat2 *atomic.Bool }
+// SameMountOpener opens files for a walk that must stay on the mount where it begins.
+type SameMountOpener struct{ noOpenat2 *atomic.Bool }
 
 // Walk opens the directory rel for a walk over its files. It calls fn, with the identity of the actor. fn gets the descriptor of
 // the directory, and its path for messages. The argument what is the verb in errors. With crossTop, rel may be a mount point;
 // otherwise a mount point is the error [ErrMount].
-func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m Mount, fd int, path string) error) error {
+func (d *Dir) Walk(what, rel string, crossTop bool, fn func(m SameMountOpener, fd int, path string) error) error {
 	return d.withComponents(what, rel, func(names []string) error {
 		fd, err := d.openTree(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, crossTop)
 		if err != nil {
 			return err
 		}
 		defer closeFD(fd)
-		return fn(Mount{d.noOpenat2}, fd, d.name(rel))
+		return fn(SameMountOpener{d.noOpenat2}, fd, d.displayPath(rel))
 	})
 }
 
 // Open opens the file name in the directory parent. For a mount point it returns [ErrMount], without a wait for the mounted file
 // system.
-func (m Mount) Open(parent int, name string, flags int) (int, error) {
+func (m SameMountOpener) Open(parent int, name string, flags int) (int, error) {
 	if !m.noOpenat2.Load() {
 		fd, err := openBeneath(parent, name, flags, 0, unix.RESOLVE_NO_XDEV)
 		switch {
@@ -272,8 +272,8 @@ func OpenNoLink(path string, a *Actor) (*Dir, error) {
 	return d, err
 }
 
-// InParent opens the directory of path as [OpenNoLink] does, and calls do with it and the last element of path.
-func InParent[T any](path string, a *Actor, do func(d *Dir, name string) (T, error)) (result T, err error) {
+// WithParentDir opens the directory of path as [OpenNoLink] does, and calls do with it and the last element of path.
+func WithParentDir[T any](path string, a *Actor, do func(d *Dir, name string) (T, error)) (result T, err error) {
 	d, err := OpenNoLink(filepath.Dir(path), a)
 	if err != nil {
 		return result, err
@@ -289,7 +289,7 @@ func MakeNoLink(path string, mode fs.FileMode, a *Actor) (d *Dir, made bool, err
 }
 
 func openWithoutLinks(verb, path string, mode uint32, a *Actor) (d *Dir, made bool, err error) {
-	a = cmp.Or(a, Self())
+	a = cmp.Or(a, ProcessActor())
 	d = newDir(path, a)
 	if !filepath.IsAbs(path) || strings.IndexByte(path, 0) >= 0 {
 		err = fmt.Errorf("not an absolute path: %w", fs.ErrInvalid)

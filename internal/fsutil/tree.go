@@ -19,18 +19,18 @@ import (
 	"hinit/internal/trust"
 )
 
-// MaxNames is the maximum number of names of a directory in memory: 6 MB with the longest names.
-const MaxNames = 10_000
+// MaxDirNames is the maximum number of names of a directory in memory: 6 MB with the longest names.
+const MaxDirNames = 10_000
 
-// ErrTooManyNames means that a directory has more than [MaxNames] names.
+// ErrTooManyNames means that a directory has more than [MaxDirNames] names.
 var ErrTooManyNames = errors.New("too many names in one directory")
 
 // ReadDir lists the directory rel ("" or "." is d itself) in byte order. The method Info of an entry calls [Dir.Lstat]. More than
-// [MaxNames] names are [ErrTooManyNames]; [Dir.EachName] handles any number.
+// [MaxDirNames] names are [ErrTooManyNames]; [Dir.EachName] handles any number.
 func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
-	entries, more, err := d.ReadAtMost(rel, MaxNames)
+	entries, more, err := d.ReadAtMost(rel, MaxDirNames)
 	if err == nil && more {
-		return nil, &fs.PathError{Op: "read directory", Path: d.name(rel), Err: ErrTooManyNames}
+		return nil, &fs.PathError{Op: "read directory", Path: d.displayPath(rel), Err: ErrTooManyNames}
 	}
 	return entries, err
 }
@@ -41,7 +41,7 @@ func (d *Dir) ReadAtMost(rel string, most int) (entries []fs.DirEntry, more bool
 	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
 		more = len(entries) == most
 		if !more {
-			entries = append(entries, &entry{name: name, mode: kind, dir: d, rel: path.Join(rel, name)})
+			entries = append(entries, &dirEntry{name: name, mode: kind, dir: d, rel: path.Join(rel, name)})
 		}
 		return !more
 	})
@@ -56,32 +56,32 @@ func (d *Dir) ReadAtMost(rel string, most int) (entries []fs.DirEntry, more bool
 // itself. The order is the order of the file system. EachName keeps no names in memory. found may use d only if d is a Dir of
 // [Dir.WithIdentity].
 func (d *Dir) EachName(rel string, found func(name string, kind fs.FileMode) bool) error {
-	return d.withComponents(listing, rel, func(names []string) error {
+	return d.withComponents(readDirVerb, rel, func(names []string) error {
 		fd, err := d.open(names, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err
 		}
 		defer closeFD(fd)
-		return Entries(fd, found)
+		return EachEntry(fd, found)
 	})
 }
 
-// entry is an fs.DirEntry that looks its name up relative to its Dir. An os.DirEntry would use a path.
-type entry struct {
+// dirEntry is an fs.DirEntry that looks its name up relative to its Dir. An os.DirEntry would use a path.
+type dirEntry struct {
 	name string
 	mode fs.FileMode // type of the file, without permission bits
 	dir  *Dir
 	rel  string
 }
 
-func (e *entry) Name() string               { return e.name }
-func (e *entry) IsDir() bool                { return e.mode.IsDir() }
-func (e *entry) Type() fs.FileMode          { return e.mode }
-func (e *entry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
+func (e *dirEntry) Name() string               { return e.name }
+func (e *dirEntry) IsDir() bool                { return e.mode.IsDir() }
+func (e *dirEntry) Type() fs.FileMode          { return e.mode }
+func (e *dirEntry) Info() (fs.FileInfo, error) { return e.dir.Lstat(e.rel) }
 
-// Entries calls found for each name in the open directory fd except "." and "..", until found returns false. It begins at the
+// EachEntry calls found for each name in the open directory fd except "." and "..", until found returns false. It begins at the
 // current position of fd.
-func Entries(fd int, found func(name string, mode fs.FileMode) bool) error {
+func EachEntry(fd int, found func(name string, mode fs.FileMode) bool) error {
 	buf := make([]byte, 8<<10)
 	for {
 		n, err := trust.Retry(func() (int, error) { return unix.Getdents(fd, buf) })
@@ -164,11 +164,11 @@ func (d *Dir) RemoveAllUntil(ctx context.Context, rel string) error {
 }
 
 func removeName(parent int, name string) error {
-	err := callWithFault(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, 0) })
+	err := callWithFault(faultinject.CallRemove, name, func() error { return unix.Unlinkat(parent, name, 0) })
 	if !errors.Is(err, unix.EISDIR) {
 		return err
 	}
-	return callWithFault(faultinject.Remove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
+	return callWithFault(faultinject.CallRemove, name, func() error { return unix.Unlinkat(parent, name, unix.AT_REMOVEDIR) })
 }
 
 // removeTree removes the file or directory name in the open directory parent. It repeats its work while other processes add
@@ -179,7 +179,7 @@ func removeTree(ctx context.Context, parent int, name string) error {
 		if !notEmpty(err) {
 			return err
 		}
-		if err := cmp.Or(ctx.Err(), emptyDir(ctx, -1, parent, name, 1)); err != nil {
+		if err := cmp.Or(ctx.Err(), removeContents(ctx, -1, parent, name, 1)); err != nil {
 			return err
 		}
 	}
@@ -188,9 +188,9 @@ func removeTree(ctx context.Context, parent int, name string) error {
 
 func notEmpty(err error) bool { return errors.Is(err, unix.ENOTEMPTY) || errors.Is(err, unix.EEXIST) }
 
-// emptyDir removes all files in the directory name, which is depth levels below the parent of the open directory top (-1 means
-// that name is the top). It moves a directory that is too deep to top.
-func emptyDir(ctx context.Context, top, parent int, name string, depth int) error {
+// removeContents removes all files in the directory name, which is depth levels below the parent of the open directory top (-1
+// means that name is the top). It moves a directory that is too deep to top.
+func removeContents(ctx context.Context, top, parent int, name string, depth int) error {
 	dir, err := openForRemoval(parent, name)
 	if errors.Is(err, ErrSymlink) || errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		return nil // another process has replaced the file; the next pass removes it
@@ -213,7 +213,7 @@ func emptyDir(ctx context.Context, top, parent int, name string, depth int) erro
 			firstErr = fmt.Errorf("%q: %w", name, err)
 		}
 	}
-	err = Entries(dir, func(name string, _ fs.FileMode) bool {
+	err = EachEntry(dir, func(name string, _ fs.FileMode) bool {
 		err := removeName(dir, name)
 		note(name, err)
 		if notEmpty(err) {
@@ -225,7 +225,7 @@ func emptyDir(ctx context.Context, top, parent int, name string, depth int) erro
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		note(name, emptyDir(ctx, top, dir, name, depth+1))
+		note(name, removeContents(ctx, top, dir, name, depth+1))
 		note(name, removeName(dir, name)) // the next pass removes the directory if another process has added a file
 	}
 	return cmp.Or(firstErr, ignoreMissing(err))
@@ -245,23 +245,23 @@ func openForRemoval(parent int, name string) (int, error) {
 	return openat(at, ".", unix.O_RDONLY|unix.O_DIRECTORY, 0)
 }
 
-// Node is an entry of the tree for [Dir.MakeTree]. The type bits of Mode say whether it is a directory, a FIFO or, without any
-// type bit, a regular file.
-type Node struct {
+// TreeNode is an entry of the tree for [Dir.MakeTree]. The type bits of Mode say whether it is a directory, a FIFO or, without
+// any type bit, a regular file.
+type TreeNode struct {
 	Name string      // path below the top of the tree; the node of its directory comes earlier in the list
 	Mode fs.FileMode // type, permission, set-group-ID and sticky bits; the umask does not apply
 	Data []byte
 
-	// Spread makes ext4 place the subdirectories of this directory far apart. Otherwise ext4 searches the inodes near the
+	// SpreadSubdirs makes ext4 place the subdirectories of this directory far apart. Otherwise ext4 searches the inodes near the
 	// directory for each new file, and skips all recently freed inodes, which takes time.
-	Spread bool
+	SpreadSubdirs bool
 }
 
 // MakeTree creates the directory rel with all nodes in it. Until it is complete it has a temporary name with a dot in front;
 // after an error it is removed. If rel exists, the error is fs.ErrExist. All files belong to the actor, and nothing is synced.
 // confirm, if not nil, is called just before the tree gets its name, and an error from it removes the tree. confirm must only
 // use a Dir of [Dir.WithIdentity].
-func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func() error) error {
+func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []TreeNode, confirm func() error) error {
 	return d.withParent("make", rel, func(parent int, base string) error {
 		if _, err := LstatAt(parent, base); err == nil {
 			return fs.ErrExist
@@ -285,12 +285,12 @@ func (d *Dir) MakeTree(rel string, mode fs.FileMode, nodes []Node, confirm func(
 }
 
 // AddNodes creates nodes in the directory d, by the rules of [Dir.MakeTree]. Existing files are kept.
-func (d *Dir) AddNodes(nodes []Node) error {
+func (d *Dir) AddNodes(nodes []TreeNode) error {
 	return d.withComponents("fill", "", func([]string) error { return createNodes(d.fd, nodes, true) })
 }
 
-func createTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
-	if err := createNode(parent, top, Node{Mode: fs.ModeDir | mode}); err != nil {
+func createTree(parent int, top string, mode fs.FileMode, nodes []TreeNode) error {
+	if err := createNode(parent, top, TreeNode{Mode: fs.ModeDir | mode}); err != nil {
 		return err
 	}
 	fd, err := openComponent(parent, top, unix.O_PATH|unix.O_DIRECTORY, 0)
@@ -303,7 +303,7 @@ func createTree(parent int, top string, mode fs.FileMode, nodes []Node) error {
 
 // createNodes creates nodes in the directory top, and opens the directory of consecutive nodes only once. If keep is set, an
 // existing node is not an error.
-func createNodes(top int, nodes []Node, keep bool) error {
+func createNodes(top int, nodes []TreeNode, keep bool) error {
 	parent, opened := top, ""
 	defer func() {
 		if parent != top {
@@ -312,7 +312,7 @@ func createNodes(top int, nodes []Node, keep bool) error {
 	}()
 	for _, n := range nodes {
 		dir, base := path.Split(n.Name)
-		names, err := components(dir)
+		names, err := splitPath(dir)
 		if err == nil && dir != opened {
 			next := top
 			if len(names) > 0 {
@@ -337,7 +337,7 @@ func createNodes(top int, nodes []Node, keep bool) error {
 
 // createNode creates the node n as base in parent. It corrects a mode that the umask has changed through a descriptor, because
 // not every identity can use a path in /proc.
-func createNode(parent int, base string, n Node) error {
+func createNode(parent int, base string, n TreeNode) error {
 	var err error
 	mode := modeBits(n.Mode)
 	flags := unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL
@@ -356,7 +356,7 @@ func createNode(parent int, base string, n Node) error {
 		return err
 	}
 	if n.Mode.Type() != 0 {
-		if st, err := LstatAt(parent, base); err == nil && st.Mode&0o7777 == mode && !n.Spread {
+		if st, err := LstatAt(parent, base); err == nil && st.Mode&0o7777 == mode && !n.SpreadSubdirs {
 			return nil
 		}
 	}
@@ -368,9 +368,9 @@ func createNode(parent int, base string, n Node) error {
 	if err := writeAll(fd, base, n.Data); err != nil {
 		return err
 	}
-	if n.Spread {
+	if n.SpreadSubdirs {
 		if flags, err := unix.IoctlGetUint32(fd, unix.FS_IOC_GETFLAGS); err == nil {
-			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|spreadFlag)
+			_ = unix.IoctlSetPointerInt(fd, unix.FS_IOC_SETFLAGS, int(flags)|fsTopdirFlag)
 		}
 	}
 	if st, err := Fstat(fd); err == nil && st.Mode&0o7777 == mode {
@@ -379,7 +379,7 @@ func createNode(parent int, base string, n Node) error {
 	return retryEINTR(func() error { return unix.Fchmod(fd, mode) })
 }
 
-const spreadFlag = 0x20000
+const fsTopdirFlag = 0x20000
 
 func modeBits(mode fs.FileMode) uint32 {
 	b := uint32(mode.Perm())

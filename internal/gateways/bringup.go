@@ -24,27 +24,27 @@ import (
 	"hinit/supervisor"
 )
 
-// profilesBudget is how long the boot waits for the volume to list the profiles. If the volume needs longer, the boot continues
+// profilesTimeout is how long the boot waits for the volume to list the profiles. If the volume needs longer, the boot continues
 // with the CMD, and the gateways start when the volume has answered.
-const profilesBudget = 15 * time.Second
+const profilesTimeout = 15 * time.Second
 
-// BringUp registers the gateways of all profiles, starts those that should run, and begins to watch the volume. After
-// profilesBudget, BringUp returns and the rest happens in the background.
-func (m *Manager) BringUp(ctx context.Context, b Boot) error {
+// StartAtBoot registers the gateways of all profiles, starts those that should run, and begins to watch the volume. After
+// profilesTimeout, StartAtBoot returns and the rest happens in the background.
+func (m *Manager) StartAtBoot(ctx context.Context, b BootInput) error {
 	done := make(chan error, 1)
-	m.boot.profilesRead = guard.Begin("bringing up the profiles", func() {
+	m.boot.profilesRead = guard.GoWithDone("bringing up the profiles", func() {
 		if err := m.MayServe(); err != nil {
 			b.OnProfilesKnown()
 			done <- err
 			return
 		}
 		if m.RunPlan().Supervise {
-			m.chooseProfile(&b)
+			m.chooseCmdProfile(&b)
 		}
 		m.ReadTopology()
 		m.warnOfSlowStop(&b)
 		known, err := m.RegisterProfiles(ctx, b)
-		b.HoldBack(ctx)
+		b.DelayForMemory(ctx)
 		_ = m.Registry.MarkNeedMet(ctx, registry.NeedProfiles)
 		// a dashboard container shares the volume with the container of the gateways, which watches the volume
 		if !m.RunPlan().DashboardOnly {
@@ -60,20 +60,20 @@ func (m *Manager) BringUp(ctx context.Context, b Boot) error {
 	select {
 	case err := <-done:
 		return err
-	case <-time.After(profilesBudget):
+	case <-time.After(profilesTimeout):
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	if p := b.Status.Profiles(m.CountGateways()); p != nil && p.Done > 0 {
-		b.Logger.Say("boot: profiles %s of %s after %s; the boot continues while the others come up", show.Thousands(p.Done), show.Thousands(p.Profiles), profilesBudget)
+	if p := b.Status.ProfilesProgress(m.CountGateways()); p != nil && p.Done > 0 {
+		b.Logger.Say("boot: profiles %s of %s after %s; the boot continues while the others come up", show.FormatThousands(p.Done), show.FormatThousands(p.Profiles), profilesTimeout)
 		return nil
 	}
-	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", m.Config().Home, profilesBudget)
+	return fmt.Errorf("cannot read the profiles: %q did not answer within %s; their gateways start when it does", m.Config().Home, profilesTimeout)
 }
 
-// chooseProfile chooses the profile of the CMD's gateway, and stores it in the run plan: the profile in the CMD, or else the
+// chooseCmdProfile chooses the profile of the CMD's gateway, and stores it in the run plan: the profile in the CMD, or else the
 // agent's active profile.
-func (m *Manager) chooseProfile(b *Boot) {
+func (m *Manager) chooseCmdProfile(b *BootInput) {
 	if !m.RunPlan().ProfileIsExplicit {
 		active, err := m.Store.Active()
 		if err != nil {
@@ -87,8 +87,8 @@ func (m *Manager) chooseProfile(b *Boot) {
 	for line := range strings.Lines(boot.GatewayRunNotice(m.RunPlan().Profile)) {
 		b.Logger.Print(strings.TrimSuffix(line, "\n"))
 	}
-	if len(m.RunPlan().Ignored) > 0 {
-		b.Logger.Warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(m.RunPlan().Ignored, " "))
+	if len(m.RunPlan().IgnoredWords) > 0 {
+		b.Logger.Warn("these words of the CMD have no effect on a supervised gateway: %s", strings.Join(m.RunPlan().IgnoredWords, " "))
 	}
 }
 
@@ -111,23 +111,23 @@ func (m *Manager) CountGateways() int {
 }
 
 const (
-	// slotTime is how long the boot log waits for the s6 service directories (slots) on a slow file system. Programs that read
+	// slotTimeout is how long the boot log waits for the s6 service directories (slots) on a slow file system. Programs that read
 	// the log use the slots next.
-	slotTime = 20 * time.Second
-	// cmdSlotTime is how long the CMD waits for all s6 service directories.
-	cmdSlotTime = time.Second
+	slotTimeout = 20 * time.Second
+	// cmdSlotTimeout is how long the CMD waits for all s6 service directories.
+	cmdSlotTimeout = time.Second
 )
 
 // writeBootLog writes the boot log in a goroutine, after all s6 service directories (slots) exist, because programs that wait
 // for the log use the slots next.
-func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error) {
+func (m *Manager) writeBootLog(ctx context.Context, b *BootInput, write func() error) {
 	made := b.SlotsMade()
-	m.boot.bootLogWritten = guard.Begin("writing the boot log", func() {
+	m.boot.bootLogWritten = guard.GoWithDone("writing the boot log", func() {
 		if made != nil {
-			limited, cancel := context.WithTimeout(ctx, slotTime)
+			limited, cancel := context.WithTimeout(ctx, slotTimeout)
 			defer cancel()
 			if !pause.Until(limited, made) && ctx.Err() == nil {
-				b.Logger.Say("warning: not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTime)
+				b.Logger.Say("warning: not all slots of gateways are made after %s, because the file system of the scan directory is slow; the others follow", slotTimeout)
 			}
 		}
 		if err := write(); err != nil && !errors.Is(err, unix.EROFS) { // the boot has already reported a read-only volume
@@ -137,9 +137,9 @@ func (m *Manager) writeBootLog(ctx context.Context, b *Boot, write func() error)
 }
 
 // AwaitSlots delays the start of the CMD until all s6 slots exist and the boot log is written. Very many slots may take long,
-// so it waits at most for cmdSlotTime.
+// so it waits at most for cmdSlotTimeout.
 func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
-	if made == nil || m.boot.profilesRead == nil || m.RunPlan().Supervise || m.RunPlan().Foreground {
+	if made == nil || m.boot.profilesRead == nil || m.RunPlan().Supervise || m.RunPlan().ForegroundGateway {
 		return
 	}
 	select {
@@ -147,23 +147,23 @@ func (m *Manager) AwaitSlots(ctx context.Context, made <-chan struct{}) {
 	default:
 		return // the volume hangs, so do not wait
 	}
-	ctx, done := context.WithTimeout(ctx, cmdSlotTime)
+	ctx, done := context.WithTimeout(ctx, cmdSlotTimeout)
 	defer done()
 	_ = pause.Until(ctx, made) && pause.Until(ctx, m.boot.bootLogWritten) // the CMD starts even after a timeout
 }
 
 // warnOfSlowStop warns if the last stop of the container used almost all of its time, and names the settings for more time.
-func (m *Manager) warnOfSlowStop(b *Boot) {
+func (m *Manager) warnOfSlowStop(b *BootInput) {
 	if took, budget := m.Store.LastSlowStop(); took > 0 {
 		more := int(2 * max(took, budget) / time.Second)
-		where := boot.AdviceFor(boot.InPod(os.LookupEnv), "compose.yaml `stop_grace_period: %ds`", "the pod `terminationGracePeriodSeconds: %d`")
+		where := boot.ChooseAdvice(boot.InPod(os.LookupEnv), "compose.yaml `stop_grace_period: %ds`", "the pod `terminationGracePeriodSeconds: %d`")
 		b.Logger.Warn("the last stop of the container took %s of the %s that it has, after which everything is killed; give it more: HINIT_STOP_TIMEOUT=%d, and in "+where,
-			show.Duration(took), show.Duration(budget), more, more+2)
+			show.FormatDuration(took), show.FormatDuration(budget), more, more+2)
 	}
 }
 
-// AwaitRead blocks until the boot has read the profiles, or ctx ends. It returns at once in a boot without profiles.
-func (m *Manager) AwaitRead(ctx context.Context) {
+// AwaitProfilesRead blocks until the boot has read the profiles, or ctx ends. It returns at once in a boot without profiles.
+func (m *Manager) AwaitProfilesRead(ctx context.Context) {
 	if m.boot.profilesRead != nil {
 		pause.Until(ctx, m.boot.profilesRead)
 	}
@@ -172,35 +172,35 @@ func (m *Manager) AwaitRead(ctx context.Context) {
 // RecordStopDuration writes the duration of the container's stop to the volume, for warnOfSlowStop at the next start. It closes
 // the channel after the write.
 func (m *Manager) RecordStopDuration() <-chan struct{} {
-	began := m.stopBegan()
+	began := m.stopStartedAt()
 	took, known := time.Since(began), !began.IsZero() && m.RunPlan().HasProfiles() && m.MayServe() == nil
-	return guard.Begin("noting how long the stop took", func() {
+	return guard.GoWithDone("noting how long the stop took", func() {
 		if known {
 			_ = m.Store.RecordStopDuration(took, m.Config().Shutdown.Budget)
 		}
 	})
 }
 
-// maxOrderedProfiles is the maximum number of profiles for which the boot starts recently used gateways first. That order needs
+// maxSortedProfiles is the maximum number of profiles for which the boot starts recently used gateways first. That order needs
 // all profiles before the first start. With more profiles, each gateway starts as soon as its profile is read.
-const maxOrderedProfiles = 256
+const maxSortedProfiles = 256
 
-// Boot is the input of [Manager.BringUp].
-type Boot struct {
-	Services int // number of services that are not gateways
+// BootInput is the input of [Manager.StartAtBoot].
+type BootInput struct {
+	ServiceCount int // number of services that are not gateways
 	// returns a channel that is closed when all s6 slots exist; nil if hinit does not emulate s6
 	SlotsMade       func() <-chan struct{}
 	SetRunPlan      func(*boot.RunPlan) // stores a changed run plan, the meaning of the CMD
 	OnProfilesKnown func()              // called when all profiles are known
 	Status          *bootstatus.Status
-	// HoldBack holds back registered gateways that lack memory; it may block.
-	HoldBack func(ctx context.Context)
-	Logger   *initlog.Logger // logger for messages that no agent can cause
+	// DelayForMemory holds back registered gateways that lack memory; it may block.
+	DelayForMemory func(ctx context.Context)
+	Logger         *initlog.Logger // logger for messages that no agent can cause
 }
 
 // RegisterProfiles reads the profiles and registers their gateways, and decides which gateways start. It returns the profiles
 // that it has read.
-func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles.Profile, err error) {
+func (m *Manager) RegisterProfiles(ctx context.Context, b BootInput) (read []profiles.Profile, err error) {
 	route, known := m.RunPlan(), false
 	record := func() error { return nil } // completes the record of the intent, because the CMD asks for this gateway
 	var answers []func() error
@@ -211,7 +211,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 		Log: func(write func() error) { writeLog = write },
 		OnFound: func(n int) {
 			b.Status.SetProfiles(n)
-			m.Registry.SetOrderedStart(n <= maxOrderedProfiles)
+			m.Registry.SetOrderedStart(n <= maxSortedProfiles)
 		},
 		OnDecision: func(d profiles.Decision) {
 			name := d.Profile.Name
@@ -235,7 +235,7 @@ func (m *Manager) RegisterProfiles(ctx context.Context, b Boot) (read []profiles
 	for _, line := range plan.Lines {
 		m.Logger.Print(line)
 	}
-	for _, w := range tuning.LimitWarnings(len(plan.Profiles) + b.Services) {
+	for _, w := range tuning.LimitWarnings(len(plan.Profiles) + b.ServiceCount) {
 		m.Logger.Warn("%s", w)
 	}
 	for _, answer := range answers {
@@ -270,7 +270,7 @@ func (m *Manager) recordWanted(profile string) (record func() error) {
 // isCmdGateway reports whether the container's CMD is the gateway of this profile. hinit must not start a second one.
 func (m *Manager) isCmdGateway(profile string) bool {
 	r := m.RunPlan()
-	return r.Foreground && profile == r.Profile
+	return r.ForegroundGateway && profile == r.Profile
 }
 
 // unreadProfiles are profiles that the boot could not read in time. When such a profile appears later, its gateway starts if it
@@ -282,14 +282,14 @@ type unreadProfiles struct {
 
 // storeUnread stores the profiles that the boot could not read. Whether their gateways start is still undecided.
 func (m *Manager) storeUnread(plan profiles.Plan) {
-	m.serving.Store(&servedProfiles{Topology: plan.Topology})
+	m.servedProfiles.Store(&servedProfiles{Topology: plan.Topology})
 	if plan.Topology.Multiplexed {
-		m.say("", "gateways that are down are %s", servedNote)
+		m.logGateway("", "gateways that are down are %s", servedByText)
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.unread = unreadProfiles{plan.ListingSilent, plan.Silent}
+	m.unreadProfiles = unreadProfiles{plan.ListingSilent, plan.SilentHomes}
 }
 
 // shouldStart reports whether to start the gateway of a new profile that the boot could not read. The state file must say that

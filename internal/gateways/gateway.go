@@ -10,32 +10,32 @@ import (
 	"hinit/supervisor"
 )
 
-// gateway is the Manager's record of one profile. The Manager's mutex guards it.
-type gateway struct {
-	home       profiles.HomeID    // home directory of the profile, which survives a renaming; zero if unknown
-	startBegan time.Time          // when the last start of the gateway began
-	inputs     profiles.InputHash // hash of the inputs with which the gateway was started
+// gatewayRecord is the Manager's record of one profile. The Manager's mutex guards it.
+type gatewayRecord struct {
+	home      profiles.HomeID    // home directory of the profile, which survives a renaming; zero if unknown
+	startedAt time.Time          // when the last start of the gateway began
+	inputs    profiles.InputHash // hash of the inputs with which the gateway was started
 	// hash of inputs that may have changed just after the start. These inputs restart the gateway only once.
-	doubtfulInputs   profiles.InputHash
-	platformProblem  string // last problem with its chat platforms that the gateway reported
-	notStartedReason string // why the boot did not start the gateway, for the status
-	wantedState      bool
-	exclusiveValues  []profiles.ExclusiveValue
-	unrecorded       bool // the volume lacks the intent; recordLater tries again
+	doubtfulInputs    profiles.InputHash
+	platformProblem   string // last problem with its chat platforms that the gateway reported
+	notStartedReason  string // why the boot did not start the gateway, for the status
+	wantedByStateFile bool
+	exclusiveValues   []profiles.ExclusiveValue
+	intentUnrecorded  bool // the volume lacks the intent; retryRecordLater tries again
 }
 
-// records are the Manager's records of all profiles.
-type records struct {
-	byProfile     map[string]*gateway
-	removedByHome map[profiles.HomeID]removedProfile   // removed profiles by their home directory, to recognize renamed profiles
-	users         map[profiles.ExclusiveValue][]string // running gateways by exclusive value (such as a token), for the snapshot usersOf
-	usersOf       *supervisor.Snapshot                 // snapshot behind users; nil after a change of the values
+// gatewayRecords are the Manager's records of all profiles.
+type gatewayRecords struct {
+	byProfile       map[string]*gatewayRecord
+	removedByHome   map[profiles.HomeID]removedProfile   // removed profiles by their home directory, to recognize renamed profiles
+	gatewaysByValue map[profiles.ExclusiveValue][]string // running gateways by exclusive value (such as a token), for the snapshot valuesSnapshot
+	valuesSnapshot  *supervisor.Snapshot                 // snapshot behind users; nil after a change of the values
 }
 
-func (m *Manager) gatewayOf(profile string) *gateway {
+func (m *Manager) gatewayOf(profile string) *gatewayRecord {
 	g := m.gateways.byProfile[profile]
 	if g == nil {
-		g = &gateway{}
+		g = &gatewayRecord{}
 		m.gateways.byProfile[profile] = g
 	}
 	return g
@@ -51,7 +51,7 @@ func (m *Manager) recordNotStarted(d profiles.Decision) {
 		text += ", without a clean exit"
 	}
 	text += ", so the boot has not started it: hinit start " + d.Profile.Name
-	m.updateRecord(d.Profile.Name, func(g *gateway) { g.notStartedReason = text })
+	m.updateRecord(d.Profile.Name, func(g *gatewayRecord) { g.notStartedReason = text })
 }
 
 // Warnings returns the current warnings about profiles and their directories, sorted. Warnings about one agent's profile never
@@ -59,30 +59,30 @@ func (m *Manager) recordNotStarted(d profiles.Decision) {
 func (m *Manager) Warnings() (list []string) {
 	if w := m.watch(); w != nil {
 		for _, warning := range w.Warnings() {
-			list = append(list, supervisor.ShortenText(show.Line(warning.Message)))
+			list = append(list, supervisor.ShortenText(show.EscapeLine(warning.Message)))
 		}
 	}
 	return slices.Compact(slices.Sorted(slices.Values(list)))
 }
 
-// forget drops the record of a removed profile.
-func (m *Manager) forget(profile string) {
-	m.Registry.Forget(profile)
+// dropRecord drops the record of a removed profile.
+func (m *Manager) dropRecord(profile string) {
+	m.Registry.ForgetProfile(profile)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.gateways.byProfile, profile)
 }
 
-func (m *Manager) record(profile string) gateway {
+func (m *Manager) recordOf(profile string) gatewayRecord {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if g := m.gateways.byProfile[profile]; g != nil {
 		return *g
 	}
-	return gateway{}
+	return gatewayRecord{}
 }
 
-func (m *Manager) updateRecord(profile string, set func(g *gateway)) {
+func (m *Manager) updateRecord(profile string, set func(g *gatewayRecord)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	set(m.gatewayOf(profile))
@@ -91,7 +91,7 @@ func (m *Manager) updateRecord(profile string, set func(g *gateway)) {
 // storeHome stores which directory is the home of a profile. It reads the disk.
 func (m *Manager) storeHome(profile string) {
 	if home, err := m.Store.HomeID(profile); err == nil && profile != profiles.Default {
-		m.updateRecord(profile, func(g *gateway) { g.home = home })
+		m.updateRecord(profile, func(g *gatewayRecord) { g.home = home })
 	}
 }
 
@@ -99,7 +99,7 @@ func (m *Manager) storeHome(profile string) {
 type Handover struct {
 	Inputs map[string]profiles.InputHash // hashes of the inputs of running gateways, by profile; "" if a hash is unknown
 	Wanted map[string]bool               // whether the state file of each profile says that its gateway should run
-	Orders []orders.Unfinished           // orders that the next program must carry out
+	Orders []orders.UnfinishedOrder      // orders that the next program must carry out
 
 	Topology    profiles.Topology // topology with which the default profile's gateway was started
 	TopologyRun uint64            // run of the default profile's gateway to which Topology belongs
@@ -108,12 +108,12 @@ type Handover struct {
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (m *Manager) HandOver() Handover {
 	s := Handover{Inputs: make(map[string]profiles.InputHash), Wanted: make(map[string]bool), Orders: m.orders.Unfinished()}
-	now := m.serving.Load()
+	now := m.servedProfiles.Load()
 	s.Topology, s.TopologyRun = now.Topology, now.topologyRun
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for profile, g := range m.gateways.byProfile {
-		s.Inputs[profile], s.Wanted[profile] = g.inputs, g.wantedState
+		s.Inputs[profile], s.Wanted[profile] = g.inputs, g.wantedByStateFile
 	}
 	return s
 }
@@ -124,8 +124,8 @@ func (m *Manager) TakeOver(s Handover) {
 		m.gatewayOf(profile).inputs = hash
 	}
 	for profile, wanted := range s.Wanted {
-		m.gatewayOf(profile).wantedState = wanted
+		m.gatewayOf(profile).wantedByStateFile = wanted
 	}
-	m.serving.Store(&servedProfiles{Topology: s.Topology, topologyRun: s.TopologyRun})
-	m.inherited = s
+	m.servedProfiles.Store(&servedProfiles{Topology: s.Topology, topologyRun: s.TopologyRun})
+	m.inheritedState = s
 }

@@ -33,18 +33,18 @@ const jobQueueSize = 8192
 type Manager struct {
 	Options
 
-	jobs          chan func() // work that needs the disk; one goroutine executes it in order
-	orders        *orders.Queues
-	inherited     Handover // state from before the re-execution
-	serving       atomic.Pointer[servedProfiles]
-	topologyToken chan struct{} // channel of capacity 1 with a token during a change of the topology
-	limitedLog    limitedLog
+	diskJobs       chan func() // work that needs the disk; one goroutine executes it in order
+	orders         *orders.Queues
+	inheritedState Handover // state from before the re-execution
+	servedProfiles atomic.Pointer[servedProfiles]
+	topologyToken  chan struct{} // channel of capacity 1 with a token during a change of the topology
+	limitedLog     rateLimitedLog
 
-	mu       sync.Mutex
-	gateways records
-	unread   unreadProfiles
-	watcher  watcher
-	boot     bootProgress
+	mu             sync.Mutex
+	gateways       gatewayRecords
+	unreadProfiles unreadProfiles
+	watcher        watcher
+	boot           bootProgress
 }
 
 // watcher reports changes of the profiles on the volume.
@@ -88,11 +88,11 @@ type Options struct {
 // New returns a Manager. Its jobs stay in the queue until Start.
 func New(o Options) *Manager {
 	m := &Manager{
-		Options: o, jobs: make(chan func(), jobQueueSize),
-		gateways: records{byProfile: make(map[string]*gateway), removedByHome: make(map[profiles.HomeID]removedProfile)}, topologyToken: make(chan struct{}, 1),
+		Options: o, diskJobs: make(chan func(), jobQueueSize),
+		gateways: gatewayRecords{byProfile: make(map[string]*gatewayRecord), removedByHome: make(map[profiles.HomeID]removedProfile)}, topologyToken: make(chan struct{}, 1),
 	}
 	m.orders = orders.New(orderBackend{m})
-	m.serving.Store(new(servedProfiles))
+	m.servedProfiles.Store(new(servedProfiles))
 	return m
 }
 
@@ -110,7 +110,7 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	guard.Go("keeping the profiles", func() {
 		for {
 			select {
-			case job := <-m.jobs:
+			case job := <-m.diskJobs:
 				job()
 				m.OnDiskJob()
 			case <-ctx.Done():
@@ -120,11 +120,11 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	})
 }
 
-// Continue replaces Start in the program after a re-execution. It also carries out the unfinished orders of the old program.
-func (m *Manager) Continue(ctx context.Context) {
+// ResumeOrders replaces Start in the program after a re-execution. It also carries out the unfinished orders of the old program.
+func (m *Manager) ResumeOrders(ctx context.Context) {
 	m.Start(ctx, m.Registry.KnownProfiles())
 	m.CatchUp()
-	for _, o := range m.inherited.Orders {
+	for _, o := range m.inheritedState.Orders {
 		m.orders.Submit(o.Verb, o.Service, o.Profile, 0, o.By)
 	}
 }
@@ -147,24 +147,24 @@ func (m *Manager) Stop() {
 // DropRecords drops all records, because another init now serves the profiles. The watcher continues until the context of
 // [Manager.Start] ends.
 func (m *Manager) DropRecords() {
-	m.Intents.ForgetAll()
+	m.Intents.ForgetAllOrders()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for len(m.jobs) > 0 {
+	for len(m.diskJobs) > 0 {
 		select {
-		case <-m.jobs:
+		case <-m.diskJobs:
 		default:
 		}
 	}
 	clear(m.gateways.byProfile)
 	clear(m.gateways.removedByHome)
-	m.unread = unreadProfiles{}
-	m.serving.Store(new(servedProfiles))
+	m.unreadProfiles = unreadProfiles{}
+	m.servedProfiles.Store(new(servedProfiles))
 	m.Registry.DropProfiles()
 }
 
-// stopBegan returns the time at which the container's stop began; zero before.
-func (m *Manager) stopBegan() time.Time {
+// stopStartedAt returns the time at which the container's stop began; zero before.
+func (m *Manager) stopStartedAt() time.Time {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.watcher.stopped
@@ -218,7 +218,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 		m.CorrectOwner(context.Background(), o.Profile) // other programs may have added files since the last start
 		if m.Config().IsolationOf(o.Profile).Mode == config.IsolationUser && m.Registry.Snapshot().Find(o.Service) != nil {
 			// a change of hinit.yaml may have given the profile its own user
-			if err := m.Registry.Redefine(context.Background(), o.Profile); err != nil {
+			if err := m.Registry.RedefineGateway(context.Background(), o.Profile); err != nil {
 				return nil, err
 			}
 		}
@@ -236,7 +236,7 @@ func (m orderBackend) Record(o *orders.Order) (sync func() error, err error) {
 		return nil, fmt.Errorf("%w: %w", supervisor.ErrUnknown, err)
 	}
 	if o.Verb == client.VerbStop {
-		m.announceStop(o.Service, o.Profile)
+		m.markPlannedStop(o.Service, o.Profile)
 	}
 	return sync, nil
 }
@@ -270,7 +270,7 @@ func (m orderBackend) Execute(o *orders.Order) (effect string, err error) {
 }
 
 // RetryRecord makes hinit record the intent later.
-func (m orderBackend) RetryRecord(o *orders.Order) { m.recordLater(o.Service, o.Profile) }
+func (m orderBackend) RetryRecord(o *orders.Order) { m.retryRecordLater(o.Service, o.Profile) }
 
 // eventForVerb returns the supervisor's event for a verb.
 func eventForVerb(verb client.Verb, service string) supervisor.Event {
@@ -286,9 +286,9 @@ func eventForVerb(verb client.Verb, service string) supervisor.Event {
 	return supervisor.Start{Name: service}
 }
 
-// announceStop writes the planned-stop marker, the file that tells a gateway that the next signal is a planned stop (contract,
+// markPlannedStop writes the planned-stop marker, the file that tells a gateway that the next signal is a planned stop (contract,
 // section 6.1). It blocks on the disk.
-func (m *Manager) announceStop(service, profile string) {
+func (m *Manager) markPlannedStop(service, profile string) {
 	s := m.Registry.Snapshot().Find(service)
 	if s == nil || s.PID == 0 {
 		return
@@ -298,20 +298,20 @@ func (m *Manager) announceStop(service, profile string) {
 		return
 	}
 	if err := m.Store.MarkPlannedStop(profile, s.PID, started); err != nil {
-		m.say(service, "cannot leave the planned-stop marker: %v", err)
+		m.logGateway(service, "cannot leave the planned-stop marker: %v", err)
 	}
 }
 
 // recordRetryPause is the pause between attempts to record an intent.
 const recordRetryPause = time.Second
 
-// recordLater tries to record the intent of a profile until it succeeds or the profile is removed. It does not block.
-func (m *Manager) recordLater(service, profile string) {
+// retryRecordLater tries to record the intent of a profile until it succeeds or the profile is removed. It does not block.
+func (m *Manager) retryRecordLater(service, profile string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if g := m.gatewayOf(profile); !g.unrecorded {
-		g.unrecorded = true
-		time.AfterFunc(recordRetryPause, guard.Func("recording an intent", func() { m.retryRecord(service, profile) }))
+	if g := m.gatewayOf(profile); !g.intentUnrecorded {
+		g.intentUnrecorded = true
+		time.AfterFunc(recordRetryPause, guard.WrapFunc("recording an intent", func() { m.retryRecord(service, profile) }))
 	}
 }
 
@@ -319,29 +319,29 @@ func (m *Manager) recordLater(service, profile string) {
 func (m *Manager) retryRecord(service, profile string) {
 	m.mu.Lock()
 	if g := m.gateways.byProfile[profile]; g != nil {
-		g.unrecorded = false // reset the mark first, so that a failing command schedules another attempt
+		g.intentUnrecorded = false // reset the mark first, so that a failing command schedules another attempt
 	}
 	m.mu.Unlock()
 	switch outcome, err := m.Intents.Restore(profile, profiles.State{}); {
 	case err != nil:
-		m.recordLater(service, profile)
+		m.retryRecordLater(service, profile)
 	case outcome == profiles.Restored:
-		m.say(service, "desired_state is recorded now")
+		m.logGateway(service, "desired_state is recorded now")
 	}
 }
 
 // enqueue adds a job to the queue without blocking. If the disk hangs and the queue is full, it drops the job.
 func (m *Manager) enqueue(service string, job func()) {
 	select {
-	case m.jobs <- job:
+	case m.diskJobs <- job:
 	default:
-		m.say(service, "the data volume does not answer, so its files are not followed")
+		m.logGateway(service, "the data volume does not answer, so its files are not followed")
 	}
 }
 
 // enqueueIn adds a job to the queue after a delay.
 func (m *Manager) enqueueIn(delay time.Duration, service string, job func()) {
-	time.AfterFunc(delay, guard.Func("keeping the profiles", func() { m.enqueue(service, job) }))
+	time.AfterFunc(delay, guard.WrapFunc("keeping the profiles", func() { m.enqueue(service, job) }))
 }
 
 // An agent can cause any number of messages. So each subject gets at most maxMessages lines of the container log in a
@@ -353,15 +353,15 @@ const (
 	messagePeriod = time.Minute
 )
 
-// limitedLog writes messages to the container log, within the limits above.
-type limitedLog struct {
-	mu    sync.Mutex
-	count map[string]int    // number of messages in the present period, by subject; nil before its first message
-	last  map[string]string // last message of the present period, by subject
+// rateLimitedLog writes messages to the container log, within the limits above.
+type rateLimitedLog struct {
+	mu           sync.Mutex
+	messageCount map[string]int    // number of messages in the present period, by subject; nil before its first message
+	lastMessage  map[string]string // last message of the present period, by subject
 }
 
-// say writes a message about a service, or with service "" about all profiles, to the container log.
-func (m *Manager) say(service, format string, args ...any) {
+// logGateway writes a message about a service, or with service "" about all profiles, to the container log.
+func (m *Manager) logGateway(service, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if service != "" {
 		text = service + ": " + text
@@ -369,42 +369,42 @@ func (m *Manager) say(service, format string, args ...any) {
 	m.limitedLog.write(m.Logger, service, text)
 }
 
-// SayOfSlots writes a message about the slots of s6 to the container log. All slots together are one subject.
-func (m *Manager) SayOfSlots(format string, args ...any) {
+// LogSlots writes a message about the slots of s6 to the container log. All slots together are one subject.
+func (m *Manager) LogSlots(format string, args ...any) {
 	m.limitedLog.write(m.Logger, "slots of s6", fmt.Sprintf(format, args...))
 }
 
 // write writes a message to the log. After a subject has used up its lines, the log gets only its last message, at the end of
 // the period. A message that equals the previous one is left out, because warnings can come and go.
-func (s *limitedLog) write(log *initlog.Logger, subject, text string) {
+func (s *rateLimitedLog) write(log *initlog.Logger, subject, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if len(s.count) == 0 {
-		s.count, s.last = make(map[string]int), make(map[string]string)
-		time.AfterFunc(messagePeriod, guard.Func("ending a period of messages", func() { s.endPeriod(log) }))
+	if len(s.messageCount) == 0 {
+		s.messageCount, s.lastMessage = make(map[string]int), make(map[string]string)
+		time.AfterFunc(messagePeriod, guard.WrapFunc("ending a period of messages", func() { s.endPeriod(log) }))
 	}
-	if s.count[subject] == 0 && len(s.count) >= maxSubjects {
+	if s.messageCount[subject] == 0 && len(s.messageCount) >= maxSubjects {
 		subject = ""
 	}
 	text = supervisor.ShortenText(text)
-	if s.last[subject] == text {
+	if s.lastMessage[subject] == text {
 		return
 	}
-	s.count[subject]++
-	s.last[subject] = text
-	if s.count[subject] <= maxMessages {
+	s.messageCount[subject]++
+	s.lastMessage[subject] = text
+	if s.messageCount[subject] <= maxMessages {
 		log.Say("%s", text)
 	}
 }
 
 // endPeriod logs the last message of each subject that has used up its lines. The next message begins another period.
-func (s *limitedLog) endPeriod(log *initlog.Logger) {
+func (s *rateLimitedLog) endPeriod(log *initlog.Logger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for subject, n := range s.count {
+	for subject, n := range s.messageCount {
 		if n > maxMessages {
-			log.Say("%s (the last of %d messages within a minute, of which the log has the first %d)", s.last[subject], n, maxMessages)
+			log.Say("%s (the last of %d messages within a minute, of which the log has the first %d)", s.lastMessage[subject], n, maxMessages)
 		}
 	}
-	s.count = nil
+	s.messageCount = nil
 }

@@ -22,7 +22,7 @@ import (
 // lose the command.
 func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 	h, m := newHost(t, "coder")
-	h.start(m)
+	h.startManager(m)
 	for _, tt := range []struct {
 		verb        client.Verb
 		want, event string
@@ -37,7 +37,7 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 		if err := m.Command(t.Context(), tt.verb, "gateway-coder"); err != nil {
 			t.Fatalf("%s: %v", tt.verb, err)
 		}
-		if got := h.desired("coder"); got != tt.want || !slices.Equal(h.copyCalls().events, []string{tt.event}) || h.copyCalls().down["coder"] != tt.down {
+		if got := h.desiredState("coder"); got != tt.want || !slices.Equal(h.copyCalls().events, []string{tt.event}) || h.copyCalls().down["coder"] != tt.down {
 			t.Errorf("%s: desired_state is %q, the supervisor got %q, the down file is there: %v", tt.verb, got, h.copyCalls().events, h.copyCalls().down["coder"])
 		}
 		if adopted := slices.Contains(h.copyCalls().supervisorEvents, "adopted coder"); adopted == tt.down {
@@ -55,12 +55,12 @@ func TestACommandIsOnTheVolumeBeforeItIsAnswered(t *testing.T) {
 // While another container serves the volume, a command must fail, write nothing and start nothing.
 func TestWithoutTheLeaseNothingIsWrittenOrStarted(t *testing.T) {
 	h, m := newHost(t, "coder")
-	h.start(m)
-	h.refuseFrom("another hinit has the lease")
+	h.startManager(m)
+	h.refuseServing("another hinit has the lease")
 	if err := m.Command(t.Context(), client.VerbStart, "gateway-coder"); !errors.Is(err, h.MayServe()) {
 		t.Errorf("got %v", err)
 	}
-	if got := h.desired("coder"); got != "" || len(h.copyCalls().events) > 0 {
+	if got := h.desiredState("coder"); got != "" || len(h.copyCalls().events) > 0 {
 		t.Errorf("desired_state is %q, the supervisor got %q", got, h.copyCalls().events)
 	}
 }
@@ -77,13 +77,13 @@ func TestAServiceHasNoIntent(t *testing.T) {
 // desired_state must be written again after the gateway has rewritten its state file from an older copy.
 func TestAnIntentThatTheGatewayOverwritesComesBack(t *testing.T) {
 	h, m := newHost(t, "coder")
-	h.start(m)
+	h.startManager(m)
 	if err := m.Command(t.Context(), client.VerbStop, "gateway-coder"); err != nil {
 		t.Fatal(err)
 	}
-	h.state("coder", map[string]any{"gateway_state": "stopped"})
-	h.until("desired_state is back", h.logged("is back"))
-	if got := h.desired("coder"); got != profiles.Stopped {
+	h.writeState("coder", map[string]any{"gateway_state": "stopped"})
+	h.awaitCondition("desired_state is back", h.hasLogged("is back"))
+	if got := h.desiredState("coder"); got != profiles.Stopped {
 		t.Errorf("desired_state is %q", got)
 	}
 }
@@ -95,8 +95,8 @@ func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	h, m := newHost(t, "coder")
-	h.start(m)
-	h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 7})
+	h.startManager(m)
+	h.setService("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 7})
 	for _, tt := range []struct {
 		keys map[string]any
 		want string
@@ -107,49 +107,49 @@ func TestReadinessIsReadOffTheStateFile(t *testing.T) {
 		{map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": started}, "Ready{Name:gateway-coder Run:7 Ready:true Text:}"},
 	} {
 		h.forgetEvents()
-		h.state("coder", tt.keys)
-		h.until(tt.want, h.hasEvent(tt.want))
+		h.writeState("coder", tt.keys)
+		h.awaitCondition(tt.want, h.hasEvent(tt.want))
 	}
 }
 
 // A state file with another start time must not count. After docker stop and docker start, the gateway has the same PID again.
 func TestAGatewayIsNotReadyByTheFileOfTheContainersRunBefore(t *testing.T) {
 	h, m := newHost(t, "coder")
-	h.state("coder", map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": 1})
-	h.start(m)
-	h.service("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 1})
-	m.Observe(changed("coder", supervisor.Starting, supervisor.Up, ""))
-	h.until("it is looked at", h.hasEvent("Ready{Name:gateway-coder Run:1 Ready:false Text:gateway_state.json says nothing of this run yet}"))
+	h.writeState("coder", map[string]any{"gateway_state": "running", "pid": os.Getpid(), "start_time": 1})
+	h.startManager(m)
+	h.setService("coder", supervisor.Service{State: supervisor.Up, PID: os.Getpid(), Run: 1})
+	m.Observe(stateChange("coder", supervisor.Starting, supervisor.Up, ""))
+	h.awaitCondition("it is looked at", h.hasEvent("Ready{Name:gateway-coder Run:1 Ready:false Text:gateway_state.json says nothing of this run yet}"))
 }
 
 // A new profile must be registered. A removed profile must be removed with its slot and its record in the Manager.
 func TestAProfileThatComesAndGoes(t *testing.T) {
 	h, m := newHost(t)
-	h.start(m)
-	h.make("coder")
+	h.startManager(m)
+	h.makeProfile("coder")
 	if err := m.FindProfile(t.Context(), "gateway-coder"); err != nil {
 		t.Fatal(err)
 	}
-	if start, registered := h.copyCalls().starts["coder"]; !registered || start || !m.Registry.ProfileExists("coder") {
+	if start, registered := h.copyCalls().startByProfile["coder"]; !registered || start || !m.Registry.ProfileExists("coder") {
 		t.Fatalf("registered %v, started %v, exists %v", registered, start, m.Registry.ProfileExists("coder"))
 	}
-	m.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
-	h.until("its inputs are known", func() bool { return m.HandOver().Inputs["coder"] != "" })
+	m.Observe(stateChange("coder", supervisor.Down, supervisor.Up, ""))
+	h.awaitCondition("its inputs are known", func() bool { return m.HandOver().Inputs["coder"] != "" })
 	if err := os.RemoveAll(h.dir("coder")); err != nil {
 		t.Fatal(err)
 	}
 	if err := m.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if !h.hasEvent("Remove{Name:gateway-coder}")() || !slices.Contains(h.copyCalls().gone, "gateway-coder") || m.Registry.ProfileExists("coder") {
-		t.Errorf("events %q, withdrawn %q, exists %v", h.copyCalls().events, h.copyCalls().gone, m.Registry.ProfileExists("coder"))
+	if !h.hasEvent("Remove{Name:gateway-coder}")() || !slices.Contains(h.copyCalls().removedSlots, "gateway-coder") || m.Registry.ProfileExists("coder") {
+		t.Errorf("events %q, withdrawn %q, exists %v", h.copyCalls().events, h.copyCalls().removedSlots, m.Registry.ProfileExists("coder"))
 	}
 	// A job from before the removal stores another record of the profile.
 	h.setSnapshot(supervisor.Snapshot{})
-	m.Observe(changed("coder", supervisor.Down, supervisor.Up, ""))
+	m.Observe(stateChange("coder", supervisor.Down, supervisor.Up, ""))
 	m.Observe(supervisor.Record{Service: "gateway-coder", Dropped: true})
 	m.WarnIfMissing("gateway-coder", "coder") // the message of this last job shows that all earlier jobs are done
-	h.until("the last job is done", h.logged("there is no profile"))
+	h.awaitCondition("the last job is done", h.hasLogged("there is no profile"))
 	if s := m.HandOver(); len(s.Inputs) > 0 || m.Registry.ProfileExists("coder") {
 		t.Errorf("it is remembered: %+v", s)
 	}
@@ -159,11 +159,11 @@ func TestAProfileThatComesAndGoes(t *testing.T) {
 // an agent can make and remove any number of profiles.
 func TestALateJobDoesNotBringARemovedProfileBack(t *testing.T) {
 	h, m := newHost(t)
-	h.start(m)
-	m.FollowState("coder")
+	h.startManager(m)
+	m.ReadStateFile("coder")
 	m.WarnIfMissing("gateway-coder", "coder") // the message of this job shows that the previous job is done
-	h.until("the jobs are done", h.logged("there is no profile"))
-	if n := m.Remembered(); n > 0 {
+	h.awaitCondition("the jobs are done", h.hasLogged("there is no profile"))
+	if n := m.RecordCount(); n > 0 {
 		t.Errorf("%d profiles are remembered", n)
 	}
 }
@@ -174,11 +174,11 @@ func TestARenamedProfileRunsOn(t *testing.T) {
 	if _, err := h.store.HomeID("old"); errors.Is(err, errors.ErrUnsupported) {
 		t.Skip("the file system does not tell when a directory was made")
 	}
-	h.start(m)
-	h.service("old", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
-	m.Observe(changed("old", supervisor.Starting, supervisor.Up, ""))
-	h.until("its home is known", h.hasEvent("Ready{Name:gateway-old Run:1 Ready:false Text:there is no gateway_state.json yet; for an agent that never writes it there, set agent.ready to up in hinit.yaml}"))
-	h.make("copy")
+	h.startManager(m)
+	h.setService("old", supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: os.Getpid(), Run: 1})
+	m.Observe(stateChange("old", supervisor.Starting, supervisor.Up, ""))
+	h.awaitCondition("its home is known", h.hasEvent("Ready{Name:gateway-old Run:1 Ready:false Text:there is no gateway_state.json yet; for an agent that never writes it there, set agent.ready to up in hinit.yaml}"))
+	h.makeProfile("copy")
 	if err := os.Rename(h.dir("old"), h.dir("new")); err != nil {
 		t.Fatal(err)
 	}
@@ -188,8 +188,8 @@ func TestARenamedProfileRunsOn(t *testing.T) {
 	if h.hasEvent("Start{Name:gateway-new}")() {
 		t.Error("it was started although the old one runs in the same home")
 	}
-	h.service("old", supervisor.Service{State: supervisor.Down})
-	h.until("the new one is started", h.hasEvent("Start{Name:gateway-new}"))
+	h.setService("old", supervisor.Service{State: supervisor.Down})
+	h.awaitCondition("the new one is started", h.hasEvent("Start{Name:gateway-new}"))
 	if h.hasEvent("Start{Name:gateway-copy}")() {
 		t.Error("the copy was started")
 	}
@@ -198,8 +198,8 @@ func TestARenamedProfileRunsOn(t *testing.T) {
 // A profile whose state could be read only after the boot must start if its gateway ran at the end of the last container.
 func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 	h, m := newHost(t)
-	h.start(m)
-	m.ExpectLate(profiles.Plan{Silent: []string{"ran", "stopped", "younger"}})
+	h.startManager(m)
+	m.StoreUnread(profiles.Plan{SilentHomes: []string{"ran", "stopped", "younger"}})
 	for name, state := range map[string]string{"ran": profiles.Running, "stopped": profiles.Stopped, "younger": profiles.Running, "other": profiles.Running} {
 		at := time.Now().Add(-time.Hour)
 		if name == "younger" {
@@ -208,18 +208,18 @@ func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 		if err := os.MkdirAll(h.dir(name), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		h.state(name, map[string]any{"desired_state": state})
+		h.writeState(name, map[string]any{"desired_state": state})
 		if err := os.Chtimes(filepath.Join(h.dir(name), profiles.StateFile), at, at); err != nil {
 			t.Fatal(err)
 		}
-		h.make(name)
+		h.makeProfile(name)
 	}
 	if err := m.Rescan(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]bool{"ran": true, "stopped": false, "younger": false, "other": false}
-	if fmt.Sprint(h.copyCalls().starts) != fmt.Sprint(want) {
-		t.Errorf("started are %v, not %v", h.copyCalls().starts, want)
+	if fmt.Sprint(h.copyCalls().startByProfile) != fmt.Sprint(want) {
+		t.Errorf("started are %v, not %v", h.copyCalls().startByProfile, want)
 	}
 }
 
@@ -227,13 +227,13 @@ func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 // wanted: cannot be recorded, so …".
 func TestTheBootSaysOnceThatAnOrderIsNotRecorded(t *testing.T) {
 	h, m := newHost(t)
-	h.route = boot.RunPlan{Supervise: true, Profile: profiles.Default}
+	h.runPlan = boot.RunPlan{Supervise: true, Profile: profiles.Default}
 	writes := 0
 	h.intents.CheckWrite = func() error { // the first call precedes the write of the intent, so it succeeds
 		writes++
 		return map[bool]error{true: errors.New("no space left on device")}[writes > 1]
 	}
-	if _, err := m.RegisterProfiles(t.Context(), gateways.Boot{Status: bootstatus.New(), Logger: m.Logger, SlotsMade: func() <-chan struct{} { return nil }}); err != nil {
+	if _, err := m.RegisterProfiles(t.Context(), gateways.BootInput{Status: bootstatus.New(), Logger: m.Logger, SlotsMade: func() <-chan struct{} { return nil }}); err != nil {
 		t.Fatal(err)
 	}
 	const want = `warning: the order of the CMD to run the gateway of "default" cannot be recorded, so a restart of the container may undo it: no space left on device`

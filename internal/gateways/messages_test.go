@@ -11,14 +11,14 @@ import (
 	"hinit/internal/container/initlog"
 )
 
-type lineLog chan string
+type lineChan chan string
 
-func (l lineLog) Write(line []byte) (int, error) {
+func (l lineChan) Write(line []byte) (int, error) {
 	l <- string(line)
 	return len(line), nil
 }
 
-func (l lineLog) take() (text string) {
+func (l lineChan) takeText() (text string) {
 	for len(l) > 0 {
 		text += <-l
 	}
@@ -28,18 +28,18 @@ func (l lineLog) take() (text string) {
 // The messages about all slots of s6 together must have a limit.
 func TestAnAgentFilledTheLogByMakingSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := make(lineLog, 1000)
+		out := make(lineChan, 1000)
 		m := Manager{}
 		m.Logger = initlog.New(func() io.Writer { return out }, nil, initlog.NewTerminationLog())
 		for i := range 500 {
-			m.SayOfSlots("cannot supervise the service directory %q: %s", fmt.Sprint(i), "it has no run")
+			m.LogSlots("cannot supervise the service directory %q: %s", fmt.Sprint(i), "it has no run")
 		}
-		if got := out.take(); strings.Count(got, "\n") != maxMessages {
+		if got := out.takeText(); strings.Count(got, "\n") != maxMessages {
 			t.Errorf("the log has %q", got)
 		}
 		time.Sleep(messagePeriod)
 		synctest.Wait()
-		if got := out.take(); !strings.Contains(got, `"499": it has no run (the last of 500 messages`) {
+		if got := out.takeText(); !strings.Contains(got, `"499": it has no run (the last of 500 messages`) {
 			t.Errorf("after the period the log has %q", got)
 		}
 	})
@@ -48,13 +48,13 @@ func TestAnAgentFilledTheLogByMakingSlots(t *testing.T) {
 // A delay of the boot that ends by itself belongs into the container log only, not into the status.
 func TestTheStatusWarnedOfSlowSlotsForEver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := make(lineLog, 10)
+		out := make(lineChan, 10)
 		warned := func(text string) bool { t.Errorf("the status warns: %s", text); return true }
 		log := initlog.New(func() io.Writer { return out }, warned, initlog.NewTerminationLog())
 		var m Manager
-		m.writeBootLog(t.Context(), &Boot{Logger: log, SlotsMade: func() <-chan struct{} { return make(chan struct{}) }}, func() error { return nil })
+		m.writeBootLog(t.Context(), &BootInput{Logger: log, SlotsMade: func() <-chan struct{} { return make(chan struct{}) }}, func() error { return nil })
 		<-m.boot.bootLogWritten
-		if got := out.take(); !strings.Contains(got, "warning: not all slots of gateways are made") {
+		if got := out.takeText(); !strings.Contains(got, "warning: not all slots of gateways are made") {
 			t.Errorf("the log has %q", got)
 		}
 	})
@@ -63,28 +63,28 @@ func TestTheStatusWarnedOfSlowSlotsForEver(t *testing.T) {
 // A warning that comes after too many others, and still applies later, must be in the log, not only in the status.
 func TestTheLastOfTooManyMessagesIsInTheLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		out := make(lineLog, 1000)
+		out := make(lineChan, 1000)
 		log := initlog.New(func() io.Writer { return out }, nil, initlog.NewTerminationLog())
-		var m limitedLog
+		var m rateLimitedLog
 		for range 3 {
 			for i := range 30 {
 				m.write(log, "coder", fmt.Sprintf("message %d", i))
 			}
 			m.write(log, "writer", "another subject")
 			m.write(log, "writer", "another subject")
-			if got := out.take(); strings.Count(got, "message") != maxMessages || strings.Count(got, "another") != 1 || !strings.HasSuffix(got, "another subject\n") {
+			if got := out.takeText(); strings.Count(got, "message") != maxMessages || strings.Count(got, "another") != 1 || !strings.HasSuffix(got, "another subject\n") {
 				t.Errorf("within the period the log has %q", got)
 			}
 			time.Sleep(messagePeriod)
 			synctest.Wait()
-			if got := out.take(); !strings.HasSuffix(got, "message 29 (the last of 30 messages within a minute, of which the log has the first 20)\n") {
+			if got := out.takeText(); !strings.HasSuffix(got, "message 29 (the last of 30 messages within a minute, of which the log has the first 20)\n") {
 				t.Errorf("after the period the log has %q", got)
 			}
 		}
 		for i := range 10 * maxSubjects {
 			m.write(log, fmt.Sprint("subject ", i), fmt.Sprint("subject ", i))
 		}
-		if n := strings.Count(out.take(), "subject"); n != maxSubjects+maxMessages {
+		if n := strings.Count(out.takeText(), "subject"); n != maxSubjects+maxMessages {
 			t.Errorf("%d subjects wrote %d lines", 10*maxSubjects, n)
 		}
 		time.Sleep(messagePeriod)

@@ -25,7 +25,7 @@ type servedProfiles struct {
 	topologyRun       uint64 // run with Topology; 0 for none
 
 	hasReport bool           // the state file of the gateway lists the profiles that it serves
-	run       uint64         // run behind this report
+	reportRun uint64         // run behind this report
 	state     profiles.State // state file with the report
 }
 
@@ -33,11 +33,11 @@ type servedProfiles struct {
 // reported so; otherwise the answer comes from the topology.
 func (m *Manager) servedByDefault(profile string) (serves, reported bool) {
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
-	now := m.serving.Load()
+	now := m.servedProfiles.Load()
 	switch {
 	case profile == profiles.Default || d == nil || d.Want != supervisor.WantUp:
 		return false, false
-	case now.hasReport && d.Run == now.run && d.PID != 0:
+	case now.hasReport && d.Run == now.reportRun && d.PID != 0:
 		return now.state.Serves(profile), true
 	}
 	return now.Serves(profile), false
@@ -53,38 +53,38 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 	own := s.State != supervisor.Down
 	switch {
 	case serves && own:
-		return client.ServedTwice
+		return client.ServedByBoth
 	case serves && said:
 		return client.ServedByDefault
 	case serves:
-		return client.ServedExpected
-	case !m.serving.Load().Multiplexed:
+		return client.ServedByDefaultExpected
+	case !m.servedProfiles.Load().Multiplexed:
 		return ""
 	case own:
-		return client.ServedItself
-	case m.record(s.Profile).wantedState:
+		return client.ServedByItself
+	case m.recordOf(s.Profile).wantedByStateFile:
 		return client.ServedByNone
 	}
 	return ""
 }
 
-const servedNote = "served by the multiplexer of profile " + profiles.Default
+const servedByText = "served by the multiplexer of profile " + profiles.Default
 
 // StatusRemark returns a remark for the status of a gateway whose profile another gateway serves, or whose exclusive value,
 // such as a token, another gateway shares.
 func (m *Manager) StatusRemark(s *supervisor.Service) string {
 	switch m.ServedBy(s) {
-	case client.ServedTwice:
+	case client.ServedByBoth:
 		return "served twice: by its own gateway and by the multiplexer of profile " + profiles.Default + "; end one: hinit stop " + s.Profile
 	case client.ServedByDefault:
-		return servedNote
-	case client.ServedExpected:
-		return "expected to be " + servedNote
+		return servedByText
+	case client.ServedByDefaultExpected:
+		return "expected to be " + servedByText
 	case client.ServedByNone:
 		return "no gateway serves it, and it is wanted: hinit start " + s.Profile
 	}
 	if s.State == supervisor.Down && s.Run == 0 && s.Kind == supervisor.KindGateway {
-		return m.record(s.Profile).notStartedReason
+		return m.recordOf(s.Profile).notStartedReason
 	}
 	return m.exclusiveConflicts(s)
 }
@@ -104,7 +104,7 @@ func (m *Manager) CheckMayStart(service string) error {
 	if serves, _ := m.servedByDefault(profile); !ok || !serves || m.Registry.MayRunOwnGateway(profile) {
 		return nil
 	}
-	return &client.Error{Kind: client.KindFailed, Message: servedNote + " (`--force` to run it beside)"}
+	return &client.Error{Kind: client.KindFailed, Message: servedByText + " (`--force` to run it beside)"}
 }
 
 // servedRunningGateways returns the running gateways whose profiles the default profile's gateway also serves, according to
@@ -119,7 +119,7 @@ func (m *Manager) servedRunningGateways(t profiles.Topology) []string {
 // topology t.
 func (m *Manager) unservedDownGateways(t profiles.Topology) []string {
 	return m.nonDefaultGateways(func(s *supervisor.Service) bool {
-		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.record(s.Profile).wantedState
+		return s.State == supervisor.Down && !t.Serves(s.Profile) && m.recordOf(s.Profile).wantedByStateFile
 	})
 }
 
@@ -132,14 +132,14 @@ func (m *Manager) nonDefaultGateways(match func(*supervisor.Service) bool) (name
 	return names
 }
 
-const retireTime = 2 * time.Minute
+const endGatewaysTimeout = 2 * time.Minute
 
 // endServedGateways ends the gateways whose profiles the default profile's gateway will serve, and blocks until all their
 // processes have ended. The intents of their profiles stay on the volume.
 func (m *Manager) endServedGateways(ctx context.Context, t profiles.Topology) error {
 	names := m.servedRunningGateways(t)
 	for _, name := range names {
-		m.say(name, "it ends, because the gateway of profile %s serves its profile", profiles.Default)
+		m.logGateway(name, "it ends, because the gateway of profile %s serves its profile", profiles.Default)
 	}
 	return m.endGateways(ctx, names...)
 }
@@ -162,9 +162,9 @@ func (m *Manager) endGateways(ctx context.Context, names ...string) error {
 }
 
 // awaitCondition blocks until unmet returns "". It calls unmet after each change of a service. Any other result of unmet is for
-// the error after retireTime.
+// the error after endGatewaysTimeout.
 func (m *Manager) awaitCondition(ctx context.Context, unmet func(*supervisor.Snapshot) string) error {
-	ctx, cancel := context.WithTimeout(ctx, retireTime)
+	ctx, cancel := context.WithTimeout(ctx, endGatewaysTimeout)
 	defer cancel()
 	for {
 		news := m.Registry.Changed()
@@ -181,21 +181,21 @@ func (m *Manager) awaitCondition(ctx context.Context, unmet func(*supervisor.Sna
 // applyTopology reads the topology at the start of the default profile's gateway. After a change, it ends gateways whose
 // profiles would be served twice, and starts gateways whose profiles no gateway serves.
 func (m *Manager) applyTopology(ctx context.Context) {
-	run := m.defaultRun() // a later run causes another call, so read the run before the topology
+	run := m.defaultGatewayRun() // a later run causes another call, so read the run before the topology
 	t, err := m.Store.Topology(os.Getenv, "")
 	if err != nil {
-		m.say("", "cannot tell whether the default profile serves the others: %v", err)
+		m.logGateway("", "cannot tell whether the default profile serves the others: %v", err)
 	}
 	m.mu.Lock()
-	was := m.serving.Swap(&servedProfiles{Topology: t, topologyRun: run})
+	was := m.servedProfiles.Swap(&servedProfiles{Topology: t, topologyRun: run})
 	m.mu.Unlock()
 	if t.Multiplexed && !was.Multiplexed {
-		m.say("", "gateways that are down are %s", servedNote)
+		m.logGateway("", "gateways that are down are %s", servedByText)
 	}
 	if len(m.servedRunningGateways(t)) > 0 {
 		guard.Go("ending gateways whose profiles are served", func() {
 			if err := m.restartAfterServed(ctx, t); err != nil {
-				m.say("", "%v", err)
+				m.logGateway("", "%v", err)
 			}
 		})
 	}
@@ -220,7 +220,7 @@ func (m *Manager) applyTopology(ctx context.Context) {
 // profile's gateway again.
 func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) error {
 	name := profiles.SlotName(profiles.Default)
-	m.say(name, "it waits until the gateways whose profiles it serves now have ended")
+	m.logGateway(name, "it waits until the gateways whose profiles it serves now have ended")
 	if err := m.endGateways(ctx, name); err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (m *Manager) startUnserved(ctx context.Context, t profiles.Topology) {
 	}
 }
 
-func (m *Manager) defaultRun() uint64 {
+func (m *Manager) defaultGatewayRun() uint64 {
 	if d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default)); d != nil {
 		return d.Run
 	}
@@ -251,18 +251,18 @@ func (m *Manager) defaultRun() uint64 {
 // fewer profiles, it has changed during the start of the gateway, and storeServedProfiles reads it again.
 func (m *Manager) storeServedProfiles(s *supervisor.Service, state profiles.State) {
 	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
-	was := m.serving.Load()
+	was := m.servedProfiles.Load()
 	more := func(o *supervisor.Service) bool {
 		return o.State != supervisor.Down && state.Serves(o.Profile) && !was.Serves(o.Profile)
 	}
-	if said && !(was.hasReport && was.run == s.Run) && len(m.nonDefaultGateways(more)) > 0 {
+	if said && !(was.hasReport && was.reportRun == s.Run) && len(m.nonDefaultGateways(more)) > 0 {
 		m.applyTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	now := *m.serving.Load()
-	now.hasReport, now.run, now.state = said, s.Run, state
-	m.serving.Store(&now)
+	now := *m.servedProfiles.Load()
+	now.hasReport, now.reportRun, now.state = said, s.Run, state
+	m.servedProfiles.Store(&now)
 }
 
 // ChangeTopology changes which gateways serve the profiles. If dry is set, it changes nothing and only returns the gateways
@@ -283,7 +283,7 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 	if err != nil {
 		return out, err
 	}
-	out = client.TopologyReply{Mode: profiles.PerProfile, From: t.From, DryRun: dry, Steps: []string{}}
+	out = client.TopologyReply{Mode: profiles.PerProfile, DecidedBy: t.DecidedBy, DryRun: dry, Steps: []string{}}
 	if t.Multiplexed {
 		out.Mode = profiles.Multiplex
 	}
@@ -291,7 +291,7 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 		return out, nil
 	}
 	d := m.Registry.Snapshot().Find(profiles.SlotName(profiles.Default))
-	restart := d != nil && d.Want == supervisor.WantUp && m.serving.Load().Multiplexed != t.Multiplexed
+	restart := d != nil && d.Want == supervisor.WantUp && m.servedProfiles.Load().Multiplexed != t.Multiplexed
 	for _, name := range m.servedRunningGateways(t) {
 		out.Steps = append(out.Steps, "stop "+name)
 	}
@@ -337,22 +337,22 @@ func (m *Manager) ChangeTopology(ctx context.Context, mode string, dry bool) (ou
 	return out, nil
 }
 
-// storeExclusives stores the exclusive values, such as tokens, of a started gateway, and warns if another running gateway has
-// one of them.
-func (m *Manager) storeExclusives(service, profile string) {
+// storeExclusiveValues stores the exclusive values, such as tokens, of a started gateway, and warns if another running gateway
+// has one of them.
+func (m *Manager) storeExclusiveValues(service, profile string) {
 	list, err := m.Store.ExclusiveValues(profile)
 	if err != nil {
-		m.say(service, "cannot tell whether another gateway has its tokens: %v", err)
+		m.logGateway(service, "cannot tell whether another gateway has its tokens: %v", err)
 	}
-	m.updateRecord(profile, func(g *gateway) { g.exclusiveValues, m.gateways.usersOf = list, nil })
+	m.updateRecord(profile, func(g *gatewayRecord) { g.exclusiveValues, m.gateways.valuesSnapshot = list, nil })
 	if s := m.Registry.Snapshot().Find(service); s != nil {
 		if text := m.exclusiveConflicts(s); text != "" {
-			m.say(service, "warning: %s", text)
+			m.logGateway(service, "warning: %s", text)
 		}
 	}
 }
 
-const maxShownClashes = 4
+const maxShownConflicts = 4
 
 // exclusiveConflicts describes the exclusive values that a running gateway shares with others. Two gateways with the same token
 // would lose messages.
@@ -361,13 +361,13 @@ func (m *Manager) exclusiveConflicts(s *supervisor.Service) string {
 		return ""
 	}
 	var clashes []string
-	mine, snap := m.record(s.Profile).exclusiveValues, m.Registry.Snapshot()
+	mine, snap := m.recordOf(s.Profile).exclusiveValues, m.Registry.Snapshot()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	users := m.gateways.gatewaysByExclusiveValue(snap)
 	for _, x := range mine {
-		for _, other := range users[x][:min(len(users[x]), maxShownClashes+1)] {
-			if other != s.Name && len(clashes) < maxShownClashes {
+		for _, other := range users[x][:min(len(users[x]), maxShownConflicts+1)] {
+			if other != s.Name && len(clashes) < maxShownConflicts {
 				clashes = append(clashes, "it has the same "+x.Name+" as "+other)
 			}
 		}
@@ -377,17 +377,17 @@ func (m *Manager) exclusiveConflicts(s *supervisor.Service) string {
 
 // gatewaysByExclusiveValue returns the running gateways that use each exclusive value. It caches the result until a service or
 // a value changes, because the status asks once for each gateway. The caller holds the Manager's mutex.
-func (r *records) gatewaysByExclusiveValue(snap *supervisor.Snapshot) map[profiles.ExclusiveValue][]string {
-	if r.usersOf == snap {
-		return r.users
+func (r *gatewayRecords) gatewaysByExclusiveValue(snap *supervisor.Snapshot) map[profiles.ExclusiveValue][]string {
+	if r.valuesSnapshot == snap {
+		return r.gatewaysByValue
 	}
-	r.users, r.usersOf = make(map[profiles.ExclusiveValue][]string), snap
+	r.gatewaysByValue, r.valuesSnapshot = make(map[profiles.ExclusiveValue][]string), snap
 	for _, s := range snap.Services {
 		if g := r.byProfile[s.Profile]; g != nil && s.Kind == supervisor.KindGateway && s.PID != 0 {
 			for _, x := range g.exclusiveValues {
-				r.users[x] = append(r.users[x], s.Name)
+				r.gatewaysByValue[x] = append(r.gatewaysByValue[x], s.Name)
 			}
 		}
 	}
-	return r.users
+	return r.gatewaysByValue
 }

@@ -21,7 +21,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	}
 	changed := r.From != r.To
 	if r.To == supervisor.Starting && changed {
-		m.updateRecord(profile, func(g *gateway) { g.startBegan = r.At })
+		m.updateRecord(profile, func(g *gatewayRecord) { g.startedAt = r.At })
 		m.enqueue(r.Service, func() { m.ReadSecrets(r.Service, profile) })
 	}
 	var job func()
@@ -29,7 +29,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 	case r.Dropped: // an earlier job may have restored the record after the removal
 		job = func() {
 			if !m.Registry.ProfileExists(profile) && m.Registry.Snapshot().Find(r.Service) == nil {
-				m.forget(profile)
+				m.dropRecord(profile)
 			}
 		}
 	case r.Exit != nil && r.Exit.Cause == supervisor.CauseOperator:
@@ -43,11 +43,11 @@ func (m *Manager) Observe(r supervisor.Record) {
 	case r.To == supervisor.Up && changed:
 		job = func() {
 			m.storeInputs(r.Service, profile)
-			m.handleUp(profile, false)
+			m.handleGatewayUp(profile, false)
 		}
 	case r.To == supervisor.Down && changed:
 		// During the stop of the container, the state file matters only for an intent that must be restored.
-		if _, asked := m.Intents.LastOrder(profile); asked || m.stopBegan().IsZero() {
+		if _, asked := m.Intents.LastOrder(profile); asked || m.stopStartedAt().IsZero() {
 			job = func() { m.updateFromStateFile(profile) }
 		}
 	}
@@ -64,7 +64,7 @@ func (m *Manager) CatchUp() {
 		switch {
 		case !ok:
 		case s.State == supervisor.Up:
-			m.enqueue(s.Name, func() { m.handleUp(profile, true) })
+			m.enqueue(s.Name, func() { m.handleGatewayUp(profile, true) })
 		case s.State == supervisor.Parked:
 			m.enqueue(s.Name, func() { m.watchParked(s.Name, profile, s.Reason) })
 		case s.State == supervisor.Backoff && x.Cause == supervisor.CauseClean && x.Code == 0:
@@ -72,23 +72,23 @@ func (m *Manager) CatchUp() {
 		}
 	}
 	for _, profile := range m.Intents.Pending() {
-		m.recordLater(profiles.SlotName(profile), profile)
+		m.retryRecordLater(profiles.SlotName(profile), profile)
 	}
 }
 
-// handleUp handles a gateway that is up. It reads the state file, because the gateway may have written it before the supervisor
-// reported the start. resumed means that the gateway may have been up for long and keeps the topology of its start.
-func (m *Manager) handleUp(profile string, resumed bool) {
-	if profile == profiles.Default && !(resumed && m.defaultRun() == m.serving.Load().topologyRun) {
+// handleGatewayUp handles a gateway that is up. It reads the state file, because the gateway may have written it before the
+// supervisor reported the start. resumed means that the gateway may have been up for long and keeps the topology of its start.
+func (m *Manager) handleGatewayUp(profile string, resumed bool) {
+	if profile == profiles.Default && !(resumed && m.defaultGatewayRun() == m.servedProfiles.Load().topologyRun) {
 		m.applyTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
 	}
 	m.updateFromStateFile(profile)
 	service := profiles.SlotName(profile)
-	m.storeExclusives(service, profile)
-	if m.Config().Agent.ReadyWhen != config.ReadyState {
+	m.storeExclusiveValues(service, profile)
+	if m.Config().Agent.ReadyWhen != config.ReadyByStateFile {
 		return
 	}
-	m.enqueueIn(readyHintDelay, service, func() {
+	m.enqueueIn(readinessAdviceDelay, service, func() {
 		if s := m.Registry.Snapshot().Find(service); s != nil && s.State == supervisor.Up && !s.Ready {
 			m.updateFromStateFile(profile)
 		}
@@ -100,10 +100,10 @@ func (m *Manager) handleUp(profile string, resumed bool) {
 func (m *Manager) watchParked(service, profile, reason string) {
 	// The pause keeps the restart delay for an agent that reports a takeover again and again.
 	if reason == supervisor.ReasonReplaced {
-		m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
+		m.enqueueIn(replacerPollInterval, service, func() { m.watchReplacer(service, profile) })
 		return
 	}
-	m.watch().WatchInputs(profile, m.record(profile).inputs)
+	m.watch().WatchInputs(profile, m.recordOf(profile).inputs)
 }
 
 // updateFromStateFile reads the state file of a profile, and updates the gateway's readiness and the operator's intent. It must
@@ -116,11 +116,11 @@ func (m *Manager) updateFromStateFile(profile string) {
 	}
 	m.storeHome(profile)
 	state, _ := m.Store.ReadState(profile)
-	m.updateRecord(profile, func(g *gateway) { g.wantedState = state.ShouldRun() })
+	m.updateRecord(profile, func(g *gatewayRecord) { g.wantedByStateFile = state.ShouldRun() })
 	if s.PID != 0 && profile == profiles.Default {
 		m.storeServedProfiles(s, state)
 	}
-	if s.State == supervisor.Up && m.Config().Agent.ReadyWhen == config.ReadyState {
+	if s.State == supervisor.Up && m.Config().Agent.ReadyWhen == config.ReadyByStateFile {
 		ready, said := m.readiness(profile, state, s)
 		// The snapshot may be old, so send the event even without a change.
 		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
@@ -138,28 +138,28 @@ func (m *Manager) updateFromStateFile(profile string) {
 	}
 	switch {
 	case err != nil:
-		m.say(service, "cannot put desired_state back: %v", err)
+		m.logGateway(service, "cannot put desired_state back: %v", err)
 	case outcome == profiles.Missing:
 		// by then the gateway may have written the missing content
 		m.enqueueIn(profiles.RestoreDelay+100*time.Millisecond, service, func() { m.updateFromStateFile(profile) })
 	case outcome == profiles.Restored:
-		m.say(service, "desired_state was lost in a rewrite of gateway_state.json and is back")
+		m.logGateway(service, "desired_state was lost in a rewrite of gateway_state.json and is back")
 	}
 }
 
-// readyHintDelay is how long a gateway must be up and not ready before the status shows readyHint. It is just shorter than the
-// 30 s that a client waits.
-const readyHintDelay = 29 * time.Second
+// readinessAdviceDelay is how long a gateway must be up and not ready before the status shows readinessAdvice. It is just shorter
+// than the 30 s that a client waits.
+const readinessAdviceDelay = 29 * time.Second
 
-// readyHint is advice for an agent that does not report its state in the file that hinit reads.
-const readyHint = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
+// readinessAdvice is advice for an agent that does not report its state in the file that hinit reads.
+const readinessAdvice = "; for an agent that never writes it there, set agent.ready to up in hinit.yaml"
 
 // readiness reports whether a gateway is ready according to its state file. text is the reason if it is not, and otherwise a
 // warning or "".
 func (m *Manager) readiness(profile string, state profiles.State, s *supervisor.Service) (ready bool, text string) {
 	ofRun, hint := proc.InRun(state.PID, state.StartTime, s.PID), ""
-	if time.Since(s.Since) >= readyHintDelay {
-		hint = readyHint
+	if time.Since(s.Since) >= readinessAdviceDelay {
+		hint = readinessAdvice
 	}
 	switch {
 	case !state.Exists:
@@ -191,7 +191,7 @@ func (m *Manager) describePlatformProblems(profile string, state profiles.State)
 	defer m.mu.Unlock()
 	g := m.gatewayOf(profile)
 	if text != "" && text != g.platformProblem {
-		m.say(profiles.SlotName(profile), "%s", text)
+		m.logGateway(profiles.SlotName(profile), "%s", text)
 	}
 	g.platformProblem = text
 	return text
@@ -202,8 +202,8 @@ const (
 	// operator requested. The other instance writes its marker only after the end of the old instance. So hinit repeats the
 	// check with growing pauses, during the whole restart delay, because a restart would end the other instance.
 	takeoverChecks = 5
-	// replacerPoll is the time between two checks whether the other instance is alive.
-	replacerPoll = 2 * time.Second
+	// replacerPollInterval is the time between two checks whether the other instance is alive.
+	replacerPollInterval = 2 * time.Second
 )
 
 // checkTakeover finds out whether a gateway has ended because another instance has taken over, and then corrects the cause of
@@ -218,7 +218,7 @@ func (m *Manager) checkTakeover(service, profile string, exit *supervisor.Exit, 
 		return
 	}
 	if tries < takeoverChecks || s.State == supervisor.Backoff {
-		wait := min(25*time.Millisecond<<min(tries, 10), replacerPoll)
+		wait := min(25*time.Millisecond<<min(tries, 10), replacerPollInterval)
 		m.enqueueIn(wait, service, func() { m.checkTakeover(service, profile, exit, tries+1) })
 	}
 }
@@ -236,11 +236,11 @@ func (m *Manager) watchReplacer(service, profile string) {
 		return
 	}
 	if !m.wasTakenOver(profile, s.LastExit) {
-		m.say(service, "the instance that took over is gone")
+		m.logGateway(service, "the instance that took over is gone")
 		m.Registry.Post(supervisor.InputsChanged{Name: service})
 		return
 	}
-	m.enqueueIn(replacerPoll, service, func() { m.watchReplacer(service, profile) })
+	m.enqueueIn(replacerPollInterval, service, func() { m.watchReplacer(service, profile) })
 }
 
 // unknownInputs differs from every hash of inputs, so that any content counts as changed.
@@ -252,11 +252,11 @@ const unknownInputs profiles.InputHash = "written since the start"
 func (m *Manager) storeInputs(service, profile string) {
 	hash, err := m.Store.InputsHash(profile)
 	if err != nil {
-		m.say(service, "cannot watch its inputs: %v", err)
+		m.logGateway(service, "cannot watch its inputs: %v", err)
 	}
-	begun := m.record(profile).startBegan
+	begun := m.recordOf(profile).startedAt
 	late := err == nil && !begun.IsZero() && m.Store.InputsChangedSince(profile, begun)
-	m.updateRecord(profile, func(g *gateway) {
+	m.updateRecord(profile, func(g *gatewayRecord) {
 		g.inputs = hash
 		if late && g.doubtfulInputs != hash {
 			g.doubtfulInputs, g.inputs = hash, unknownInputs

@@ -81,15 +81,15 @@ func (m *Manager) handleProfileEvent(ctx context.Context, e profiles.Event) {
 }
 
 func (m *Manager) handleAppeared(ctx context.Context, p profiles.Profile) {
-	m.say("", "profile %s appeared", p.Name)
+	m.logGateway("", "profile %s appeared", p.Name)
 	m.CorrectOwner(ctx, p.Name)
 	m.Registry.AddProfile(p.Name)
 	state, _ := m.Store.ReadState(p.Name) // a gateway with an unreadable state file is not started
 	m.mu.Lock()
-	start := m.unread.shouldStart(p.Name, state, m.Started)
+	start := m.unreadProfiles.shouldStart(p.Name, state, m.Started)
 	m.mu.Unlock()
 	err := m.Registry.RegisterGateway(ctx, registry.Gateway{
-		Profile: p, Start: start && !m.isCmdGateway(p.Name), Down: state.PriorState() != profiles.Running || m.isCmdGateway(p.Name), AwaitSlot: true,
+		Profile: p, Start: start && !m.isCmdGateway(p.Name), Down: state.PriorState() != profiles.Running || m.isCmdGateway(p.Name), WaitsForSlot: true,
 	})()
 	if err != nil && !errors.Is(err, supervisor.ErrStopping) {
 		m.Logger.Warn("%v", err)
@@ -101,19 +101,19 @@ func (m *Manager) handleAppeared(ctx context.Context, p profiles.Profile) {
 }
 
 func (m *Manager) handleDisappeared(ctx context.Context, profile string, changed time.Time) {
-	m.say("", "profile %s disappeared", profile)
+	m.logGateway("", "profile %s disappeared", profile)
 	service := profiles.SlotName(profile)
 	_ = m.Registry.ReapNow(ctx) // the client that removed the profile has seen its gateway end, so the snapshot must show that too
 	s := m.Registry.Snapshot().Find(service)
 	renamed := m.recordRemoval(profile, s != nil && s.Want == supervisor.WantUp)
-	m.Intents.Forget(profile)
-	m.forget(profile)
+	m.Intents.ForgetOrder(profile)
+	m.dropRecord(profile)
 	if endedForRemoval(s, changed, time.Now()) {
 		_ = m.Registry.Do(ctx, supervisor.CorrectCause{Name: service, Run: s.LastExit.Run, Cause: supervisor.CauseOperator})
 	}
 	_ = m.Registry.Do(ctx, supervisor.Remove{Name: service}) // Do fails if the service is already gone
 	if err := m.Registry.RemoveSlot(ctx, service); err != nil {
-		m.say("", "%v", err)
+		m.logGateway("", "%v", err)
 	}
 	if renamed != "" {
 		m.startRenamed(ctx, profile, renamed)
@@ -124,17 +124,17 @@ func (m *Manager) handleDisappeared(ctx context.Context, profile string, changed
 // under a new name, because a copy has another directory. The gateway of the former name may then still run with the same
 // credentials.
 type removedProfile struct {
-	profile string
-	at      time.Time
-	up      bool // the desired state was up, and the gateway was not started under another name yet
+	profile     string
+	removedAt   time.Time
+	wasWantedUp bool // the desired state was up, and the gateway was not started under another name yet
 }
 
 const (
-	// renameTime is the maximum time between the disappearance of a profile and its appearance under another name.
-	renameTime = time.Minute
-	// removalTime is the maximum time between the end of a gateway and the removal of its profile, for the removal to count as
+	// renameWindow is the maximum time between the disappearance of a profile and its appearance under another name.
+	renameWindow = time.Minute
+	// removalWindow is the maximum time between the end of a gateway and the removal of its profile, for the removal to count as
 	// the cause. The agent looks twice a second whether the gateway has ended (contract, section 4).
-	removalTime = 3 * time.Second
+	removalWindow = 3 * time.Second
 )
 
 // recordRemoval stores the removal of a profile. up means that the desired state of its gateway was up. If the profile has
@@ -144,7 +144,7 @@ func (m *Manager) recordRemoval(profile string, up bool) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	maps.DeleteFunc(m.gateways.removedByHome, func(_ profiles.HomeID, d removedProfile) bool {
-		return time.Since(d.at) > renameTime && !isLive(snap, profiles.SlotName(d.profile))
+		return time.Since(d.removedAt) > renameWindow && !isServiceLive(snap, profiles.SlotName(d.profile))
 	})
 	g := m.gateways.byProfile[profile]
 	if g == nil || g.home == (profiles.HomeID{}) {
@@ -170,8 +170,8 @@ func (m *Manager) formerName(profile string) string {
 		delete(m.gateways.removedByHome, home)
 		return ""
 	}
-	m.gateways.removedByHome[home] = removedProfile{d.profile, d.at, false}
-	if !d.up || time.Since(d.at) > renameTime {
+	m.gateways.removedByHome[home] = removedProfile{d.profile, d.removedAt, false}
+	if !d.wasWantedUp || time.Since(d.removedAt) > renameWindow {
 		return ""
 	}
 	return d.profile
@@ -179,34 +179,34 @@ func (m *Manager) formerName(profile string) string {
 
 // endedForRemoval reports whether the last exit of a gateway was probably a part of the removal of its profile. A program that
 // removes a profile first ends the gateway with a signal, which looks like a crash. So hinit restarts the gateway at once, and
-// the new run may end too, because its home is gone. gone is the time of the removal; it counts only within renameTime before
+// the new run may end too, because its home is gone. gone is the time of the removal; it counts only within renameWindow before
 // now. A gateway with several earlier failures does not count.
 func endedForRemoval(s *supervisor.Service, gone, now time.Time) bool {
 	if s == nil || s.LastExit == nil || !slices.Contains([]supervisor.Cause{supervisor.CauseCrash, supervisor.CauseSignal, supervisor.CauseClean}, s.LastExit.Cause) {
 		return false
 	}
-	if age := now.Sub(gone); age < 0 || age > renameTime {
+	if age := now.Sub(gone); age < 0 || age > renameWindow {
 		gone = now
 	}
 	before := gone.Sub(s.LastExit.At)
-	again := before+s.LastExit.Uptime < removalTime // the removal may also have ended the run before the last one
-	return before < 0 || before < removalTime && (s.Failures < 2 || s.Failures == 2 && again)
+	again := before+s.LastExit.Uptime < removalWindow // the removal may also have ended the run before the last one
+	return before < 0 || before < removalWindow && (s.Failures < 2 || s.Failures == 2 && again)
 }
 
 // startRenamed starts the gateway of a profile that has got a new name.
 func (m *Manager) startRenamed(ctx context.Context, old, profile string) {
 	service := profiles.SlotName(profile)
-	m.say("", "profile %s is %s now, and its gateway continues as %s", old, profile, service)
+	m.logGateway("", "profile %s is %s now, and its gateway continues as %s", old, profile, service)
 	guard.Go("starting a renamed profile", func() {
 		switch err := m.Command(ctx, client.VerbStart, service); {
 		case err == nil, ctx.Err() != nil, errors.Is(err, supervisor.ErrStopping), m.Registry.Snapshot().Find(service) == nil:
 		default:
-			m.say(service, "cannot start it again after its profile was renamed: %v", err)
+			m.logGateway(service, "cannot start it again after its profile was renamed: %v", err)
 		}
 	})
 }
 
-func isLive(snap *supervisor.Snapshot, service string) bool {
+func isServiceLive(snap *supervisor.Snapshot, service string) bool {
 	s := snap.Find(service)
 	return s != nil && s.State != supervisor.Down
 }
@@ -217,7 +217,7 @@ func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error 
 	for {
 		news, snap := m.Registry.Changed(), m.Registry.Snapshot()
 		former := m.formerGateway(profile)
-		if !isLive(snap, former) || snap.Stopping {
+		if !isServiceLive(snap, former) || snap.Stopping {
 			return nil
 		}
 		if !pause.Until(ctx, news) {

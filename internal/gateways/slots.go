@@ -35,7 +35,7 @@ func (m *Manager) SlotMade(ctx context.Context, profile string, start bool, expo
 	case err != nil:
 		return err
 	case start && refused != nil:
-		m.say(name, "it is not started: %v", refused)
+		m.logGateway(name, "it is not started: %v", refused)
 	case start:
 		m.warnIfMissing(name, profile)
 	}
@@ -46,7 +46,7 @@ func (m *Manager) SlotMade(ctx context.Context, profile string, start bool, expo
 func (m *Manager) warnIfMissing(service, profile string) {
 	m.enqueue(service, func() {
 		if there, err := m.Store.Exists(profile); err == nil && !there {
-			m.say(service, "it was registered, but there is no profile %q, so it fails until there is one: hinit profile create %s", profile, profile)
+			m.logGateway(service, "it was registered, but there is no profile %q, so it fails until there is one: hinit profile create %s", profile, profile)
 		}
 	})
 }
@@ -59,7 +59,7 @@ func (m *Manager) SlotRemoved(ctx context.Context, service string) {
 	if gateway {
 		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), plannedStopTimeout)
 		_ = blocking.Wait(limited, "announcing a stop", func() error { // the volume may hang
-			m.announceStop(service, profile)
+			m.markPlannedStop(service, profile)
 			return nil
 		})
 		cancel()
@@ -70,8 +70,8 @@ func (m *Manager) SlotRemoved(ctx context.Context, service string) {
 	}
 	switch err := m.Registry.Do(ctx, e); {
 	case err == nil:
-		m.say(service, "its slot was removed, so it is stopped")
+		m.logGateway(service, "its slot was removed, so it is stopped")
 	case !errors.Is(err, supervisor.ErrUnknown) && !errors.Is(err, supervisor.ErrStopping):
-		m.say(service, "its slot was removed, but it cannot be stopped: %v", err)
+		m.logGateway(service, "its slot was removed, but it cannot be stopped: %v", err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 // A start must restore a removed slot, without the exports of the removed slot.
 func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
 	h, m := newHost(t, "coder")
-	h.start(m)
+	h.startManager(m)
 	if err := m.SlotMade(t.Context(), "coder", true, map[string]string{"A": "1"}); err != nil {
 		t.Fatal(err)
 	}
@@ -39,8 +39,8 @@ func TestASlotThatAClientRemovedComesBackWithAStart(t *testing.T) {
 // slot next.
 func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 	h, m := newHost(t)
-	h.start(m)
-	h.make("coder")
+	h.startManager(m)
+	h.makeProfile("coder")
 	if err := m.FindProfile(t.Context(), "coder"); err != nil {
 		t.Fatal(err)
 	}
@@ -55,13 +55,13 @@ func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 // second, and writes two lines about each such profile.
 func TestAProfileWithALongNameHasNoSlot(t *testing.T) {
 	h, m := newHost(t)
-	h.start(m)
+	h.startManager(m)
 	for _, name := range []string{strings.Repeat("l", formats.MaxName), strings.Repeat("l", formats.MaxName-len("gateway-"))} {
-		h.make(name)
+		h.makeProfile(name)
 		if err := m.FindProfile(t.Context(), name); err != nil {
 			t.Fatal(err)
 		}
-		_, registered := h.copyCalls().starts[name]
+		_, registered := h.copyCalls().startByProfile[name]
 		made := slices.Contains(h.copyCalls().supervisorEvents, "slot of gateway-"+name+" soon, down: true")
 		if fits := len("gateway-"+name) <= formats.MaxName; !registered || made != fits {
 			t.Errorf("%d letters: registered %v, has a slot %v", len(name), registered, made)

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// programs lists the programs whose help becomes pages, and hinit-tools and others that they execute.
-var programs = []string{"hinit", "hinit-tools", "hinit-import", "hinit-kanban", "hinit-sandbox", "hinit-top", "hinit-web"}
+// documentedPrograms lists the programs whose help becomes pages, and hinit-tools and others that they execute.
+var documentedPrograms = []string{"hinit", "hinit-tools", "hinit-import", "hinit-kanban", "hinit-sandbox", "hinit-top", "hinit-web"}
 
 // buildPrograms compiles [programs] into the new directory dir. remove deletes dir.
 func buildPrograms(ctx context.Context, root string) (dir string, remove func(), err error) {
@@ -22,7 +22,7 @@ func buildPrograms(ctx context.Context, root string) (dir string, remove func(),
 	}
 	remove = func() { os.RemoveAll(dir) }
 	args := []string{"build", "-o", dir + "/"}
-	for _, program := range programs {
+	for _, program := range documentedPrograms {
 		args = append(args, "./cmd/"+program)
 	}
 	build := exec.CommandContext(ctx, "go", args...)
@@ -34,8 +34,8 @@ func buildPrograms(ctx context.Context, root string) (dir string, remove func(),
 	return dir, remove, nil
 }
 
-// commandLine returns the page about hinit's commands, from the --help output of the program binary.
-func commandLine(ctx context.Context, binary string) (string, error) {
+// commandsPage returns the page about hinit's commands, from the --help output of the program binary.
+func commandsPage(ctx context.Context, binary string) (string, error) {
 	overview, err := outputOf(ctx, binary, "help")
 	if err != nil {
 		return "", err
@@ -82,10 +82,10 @@ These things are different:
 	return b.String() + list, err
 }
 
-// companions are the verbs of hinit that another program carries out.
-var companions = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
+// companionVerbs are the verbs of hinit that another program carries out.
+var companionVerbs = map[string]bool{"sandbox": true, "kanban": true, "top": true, "metrics": true, "web": true, "forward": true}
 
-var summary = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
+var summaryLine = regexp.MustCompile(`^  hinit (?:kanban |sandbox )?([\w-]+) +(.+)$`)
 
 // mergeUsages replaces the name of each command in the overview with the command's usage. If flags is true, it also adds the
 // names of the command's flags. A test reads these names: it checks that hinit kanban has all flags of the agent's command.
@@ -94,8 +94,8 @@ func mergeUsages(ctx context.Context, overview, binary string, flags bool) (stri
 	b.WriteString("```text\n")
 	found := false
 	for line := range strings.Lines(overview) {
-		m := summary.FindStringSubmatch(strings.TrimRight(line, "\n"))
-		if m == nil || companions[m[1]] {
+		m := summaryLine.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		if m == nil || companionVerbs[m[1]] {
 			b.WriteString(line)
 			continue
 		}

@@ -18,30 +18,30 @@ type command struct {
 	name, usage, summary string
 	body                 []string
 
-	choices
+	completionChoices
 
-	Flags []option `json:"flags,omitempty"`
+	Flags []flagOption `json:"flags,omitempty"`
 }
 
-// choices are the words with which a shell completes an argument of a command, or the value of a flag.
-type choices struct {
+// completionChoices are the words with which a shell completes an argument of a command, or the value of a flag.
+type completionChoices struct {
 	Words []string `json:"words,omitempty"` // words that may be the first argument, such as check and schema, or values of the flag
 	Names bool     `json:"names,omitempty"` // true: names of services and profiles too
 	Files bool     `json:"files,omitempty"` // true: names of files too
 }
 
-// option is one flag of a command.
-type option struct {
+// flagOption is one flag of a command.
+type flagOption struct {
 	Name  string `json:"name"`
 	Value string `json:"value,omitempty"`
 	Usage string `json:"usage,omitempty"`
 
-	choices
+	completionChoices
 }
 
-// newOption returns a flag, with the words that can be its value.
-func newOption(name, value, usage string) option {
-	o := option{Name: name, Value: value, Usage: usage}
+// newFlagOption returns a flag, with the words that can be its value.
+func newFlagOption(name, value, usage string) flagOption {
+	o := flagOption{Name: name, Value: value, Usage: usage}
 	switch value {
 	case "FILE", "DIR", "PATH":
 		o.Files = true
@@ -60,9 +60,9 @@ func newOption(name, value, usage string) option {
 }
 
 var (
-	optionLine = regexp.MustCompile(`^  (--?[a-z][a-z-]*)(?: ([A-Z][A-Z:|]*|[a-z]+(?:\|[a-z]+)+))? +(.*)$`)
-	subcommand = regexp.MustCompile(`^  hinit ([a-z-]+ [a-z-]+) +(.*)$`)
-	firstWords = regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`)
+	optionLine   = regexp.MustCompile(`^  (--?[a-z][a-z-]*)(?: ([A-Z][A-Z:|]*|[a-z]+(?:\|[a-z]+)+))? +(.*)$`)
+	subcommand   = regexp.MustCompile(`^  hinit ([a-z-]+ [a-z-]+) +(.*)$`)
+	leadingWords = regexp.MustCompile(`^\[?([a-z]+(?: \[[A-Z]+\])?(?: ?\| ?[a-z]+)*)\b`)
 )
 
 // commandPages returns generated files by their names: the table for the shell completion, and the manual pages. It makes both
@@ -75,7 +75,7 @@ func commandPages(ctx context.Context, hinit string) (map[string]string, error) 
 	table, pages := make(map[string]command), make(map[string]string)
 	var list, others strings.Builder
 	for line := range strings.Lines(overview) {
-		m := summary.FindStringSubmatch(strings.TrimRight(line, "\n"))
+		m := summaryLine.FindStringSubmatch(strings.TrimRight(line, "\n"))
 		if m == nil {
 			continue
 		}
@@ -84,7 +84,7 @@ func commandPages(ctx context.Context, hinit string) (map[string]string, error) 
 			return nil, err
 		}
 		c.summary = m[2]
-		if companions[m[1]] && c.usage == "" { // the command has subcommands
+		if companionVerbs[m[1]] && c.usage == "" { // the command has subcommands
 			for _, word := range c.Words {
 				if table[m[1]+" "+word], err = helpOf(ctx, hinit, m[1], word); err != nil {
 					return nil, err
@@ -92,9 +92,9 @@ func commandPages(ctx context.Context, hinit string) (map[string]string, error) 
 			}
 		}
 		table[m[1]] = c
-		pages["internal/cli/tools/man/hinit-"+m[1]+".1"] = c.manual()
-		fmt.Fprintf(&list, ".TP\n\\fBhinit %s\\fR\n%s\n", roff(m[1]), roff(m[2]))
-		fmt.Fprintf(&others, ",\n.BR hinit\\-%s (1)", roff(m[1]))
+		pages["internal/cli/tools/man/hinit-"+m[1]+".1"] = c.manualPage()
+		fmt.Fprintf(&list, ".TP\n\\fBhinit %s\\fR\n%s\n", escapeRoff(m[1]), escapeRoff(m[2]))
+		fmt.Fprintf(&others, ",\n.BR hinit\\-%s (1)", escapeRoff(m[1]))
 	}
 	pages["internal/cli/tools/man/hinit.1"] = strings.NewReplacer("@COMMANDS@\n", list.String(), "@OTHERS@", strings.TrimPrefix(others.String(), ",\n")).Replace(manOfHinit)
 	text, err := json.MarshalIndent(table, "", " ")
@@ -115,12 +115,12 @@ func helpOf(ctx context.Context, hinit string, words ...string) (c command, err 
 		rest = help
 	}
 	c.usage = strings.TrimSpace(usage)
-	if companions[words[0]] || words[0] == "import" { // the NAME in the usage of these commands is not a service
+	if companionVerbs[words[0]] || words[0] == "import" { // the NAME in the usage of these commands is not a service
 		c.Files = strings.HasPrefix(c.usage, "FILE")
 	} else {
 		c.Names, c.Files = strings.Contains(c.usage, "NAME"), strings.Contains(c.usage, "FILE")
 	}
-	if m := firstWords.FindStringSubmatch(c.usage); is && m != nil {
+	if m := leadingWords.FindStringSubmatch(c.usage); is && m != nil {
 		for word := range strings.SplitSeq(m[1], "|") {
 			word, _, _ = strings.Cut(strings.TrimSpace(word), " ")
 			c.Words = append(c.Words, word)
@@ -133,7 +133,7 @@ func helpOf(ctx context.Context, hinit string, words ...string) (c command, err 
 		sub, flag := subcommand.FindStringSubmatch(line), optionLine.FindStringSubmatch(line)
 		switch {
 		case flag != nil:
-			c.Flags = append(c.Flags, newOption(flag[1], flag[2], flag[3]))
+			c.Flags = append(c.Flags, newFlagOption(flag[1], flag[2], flag[3]))
 			continue
 		case sub != nil && !is:
 			_, word, _ := strings.Cut(sub[1], " ")
@@ -153,8 +153,8 @@ var (
 	manOfVerb string
 )
 
-// roff escapes text so that troff prints it literally.
-func roff(text string) string {
+// escapeRoff escapes text so that troff prints it literally.
+func escapeRoff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, "-", `\-`).Replace(text)
 	if strings.HasPrefix(text, ".") || strings.HasPrefix(text, "'") {
 		text = `\&` + text
@@ -162,8 +162,8 @@ func roff(text string) string {
 	return text
 }
 
-// manual returns the manual page of the command.
-func (c command) manual() string {
+// manualPage returns the manual page of the command.
+func (c command) manualPage() string {
 	var body strings.Builder
 	for line := range strings.SplitSeq(strings.TrimSpace(strings.Join(c.body, "\n")), "\n") {
 		switch {
@@ -176,7 +176,7 @@ func (c command) manual() string {
 			body.WriteString(".PP\n")
 			continue
 		}
-		body.WriteString(roff(line) + "\n")
+		body.WriteString(escapeRoff(line) + "\n")
 		// a row of a table, or the end of a sentence
 		if strings.Contains(line, "  ") || strings.HasSuffix(line, ".") {
 			body.WriteString(".br\n")
@@ -188,10 +188,10 @@ func (c command) manual() string {
 		}
 		value := ""
 		if f.Value != "" {
-			value = ` \fI` + roff(f.Value) + `\fR`
+			value = ` \fI` + escapeRoff(f.Value) + `\fR`
 		}
-		fmt.Fprintf(&body, ".TP\n\\fB%s\\fR%s\n%s\n", roff(f.Name), value, roff(f.Usage))
+		fmt.Fprintf(&body, ".TP\n\\fB%s\\fR%s\n%s\n", escapeRoff(f.Name), value, escapeRoff(f.Usage))
 	}
-	return strings.NewReplacer("@TITLE@", strings.ToUpper(roff(c.name)), "@NAME@", roff(c.name), "@SUMMARY@", roff(c.summary),
-		"@ARGS@", roff(cmp.Or(c.usage, "COMMAND")), "@BODY@\n", body.String()).Replace(manOfVerb)
+	return strings.NewReplacer("@TITLE@", strings.ToUpper(escapeRoff(c.name)), "@NAME@", escapeRoff(c.name), "@SUMMARY@", escapeRoff(c.summary),
+		"@ARGS@", escapeRoff(cmp.Or(c.usage, "COMMAND")), "@BODY@\n", body.String()).Replace(manOfVerb)
 }

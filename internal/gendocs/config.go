@@ -35,7 +35,7 @@ func readKeyDescriptions() keyDescriptions {
 	return m
 }
 
-func (m keyDescriptions) of(path string) (text string) {
+func (m keyDescriptions) description(path string) (text string) {
 	for rest, more := path, true; more; _, rest, more = strings.Cut(rest, ".") {
 		if text, ok := m[rest]; ok {
 			return text
@@ -53,7 +53,7 @@ func configPage() string {
 	for line := range strings.Lines(configText) {
 		switch word, base, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); word {
 		case "@table":
-			table(&b, base, keys[base], mean, said)
+			writeKeyTable(&b, base, keys[base], mean, said)
 		default:
 			b.WriteString(line)
 		}
@@ -61,35 +61,35 @@ func configPage() string {
 	return b.String()
 }
 
-// table writes a line for each key with a new type or description. Then it lists the keys that an earlier table already
+// writeKeyTable writes a line for each key with a new type or description. Then it lists the keys that an earlier table already
 // describes.
-func table(b *strings.Builder, base string, keys []reference.Key, mean keyDescriptions, described map[string]string) {
+func writeKeyTable(b *strings.Builder, base string, keys []reference.Key, mean keyDescriptions, described map[string]string) {
 	var rows strings.Builder
 	var again []string
 	for _, k := range keys {
-		doc := mean.of(base + k.Path)
-		first, ok := described[typeWords(k)+doc]
+		doc := mean.description(base + k.Path)
+		first, ok := described[typeText(k)+doc]
 		switch {
 		case ok && first == k.Path || ok && base != "" && strings.HasSuffix(first, "."+k.Path):
 			again = append(again, k.Path)
 		case ok:
 			fmt.Fprintf(&rows, "- `%s` %s: As `%s`.\n", base+k.Path, withDefault("same", defaultOf(base, k)), first)
 		default:
-			described[typeWords(k)+doc] = base + k.Path
-			rows.WriteString(row(base, k, doc))
+			described[typeText(k)+doc] = base + k.Path
+			rows.WriteString(keyRow(base, k, doc))
 		}
 	}
 	if rows.Len() > 0 {
 		b.WriteString(rows.String() + "\n")
 	}
 	if len(again) > 0 {
-		fmt.Fprintf(b, "These keys of `%s` have the meaning given above: %s.\n", strings.TrimSuffix(base, "."), strings.Join(groups(again), ", "))
+		fmt.Fprintf(b, "These keys of `%s` have the meaning given above: %s.\n", strings.TrimSuffix(base, "."), strings.Join(joinKeyPaths(again), ", "))
 	}
 }
 
-// groups converts the paths of keys to text. It joins neighbouring keys of one mapping: `stop.{signal,grace}`, or `stop.*`
+// joinKeyPaths converts the paths of keys to text. It joins neighbouring keys of one mapping: `stop.{signal,grace}`, or `stop.*`
 // for all of them.
-func groups(paths []string) (named []string) {
+func joinKeyPaths(paths []string) (named []string) {
 	last := ""
 	left := map[string]int{} // number of keys of each mapping that are in the first table but not in paths
 	for _, k := range reference.Keys()[""] {
@@ -130,8 +130,8 @@ var placeholderMarks = map[string]string{
 	"agent home":                      "²",
 }
 
-func row(base string, k reference.Key, doc string) string {
-	typ := typeWords(k)
+func keyRow(base string, k reference.Key, doc string) string {
+	typ := typeText(k)
 	if strings.HasPrefix(typ, "signal: ") { // name no signals, because the introduction of the page lists them
 		typ = "signal"
 	}
@@ -168,7 +168,7 @@ func withDefault(typ, value string) string {
 // defaultOf returns the default of a key in the form of hinit.yaml. It returns "" if the default is empty or the key is
 // required.
 func defaultOf(base string, k reference.Key) string {
-	text := "`" + flow(k.Value) + "`"
+	text := "`" + yamlFlow(k.Value) + "`"
 	blank := slices.Contains([]string{"`\"\"`", "`[]`", "`0s`", "`{}`", "`0`", "`\"0\"`", "`false`"}, text)
 	switch {
 	case k.Inherits != "":
@@ -185,13 +185,13 @@ func defaultOf(base string, k reference.Key) string {
 	return text
 }
 
-// flow returns the value at *at as YAML on one line.
-func flow(at any) string {
+// yamlFlow returns the value at *at as YAML on one line.
+func yamlFlow(at any) string {
 	switch at := at.(type) {
 	case *map[string]string:
 		parts := make([]string, 0, len(*at))
 		for _, name := range slices.Sorted(maps.Keys(*at)) {
-			parts = append(parts, name+": "+flowWord((*at)[name]))
+			parts = append(parts, name+": "+yamlWord((*at)[name]))
 		}
 		return "{" + strings.Join(parts, ", ") + "}"
 	case *map[string]config.ResourceLimit, *config.Actions:
@@ -201,7 +201,7 @@ func flow(at any) string {
 	case *[]config.Hook:
 		hooks := make([]string, len(*at))
 		for i, h := range *at {
-			hooks[i] = "{command: " + flow(&h.Command) + ", if_exists: " + flowWord(h.IfExists) + ", inputs: …}"
+			hooks[i] = "{command: " + yamlFlow(&h.Command) + ", if_exists: " + yamlWord(h.IfExists) + ", inputs: …}"
 		}
 		return "[" + strings.Join(hooks, ", ") + "]"
 	case *time.Duration:
@@ -211,20 +211,20 @@ func flow(at any) string {
 	case []string:
 		parts := make([]string, len(v))
 		for i, word := range v {
-			parts[i] = flowWord(word)
+			parts[i] = yamlWord(word)
 		}
 		return "[" + strings.Join(parts, ", ") + "]"
 	case []int:
 		return strings.ReplaceAll(fmt.Sprint(v), " ", ", ")
 	case string:
-		return flowWord(v)
+		return yamlWord(v)
 	default:
 		return fmt.Sprint(v)
 	}
 }
 
-// flowWord returns a word as YAML. It quotes the word if YAML would not read it as text.
-func flowWord(s string) string {
+// yamlWord returns a word as YAML. It quotes the word if YAML would not read it as text.
+func yamlWord(s string) string {
 	for i := range len(s) {
 		c := s[i]
 		letter := c|0x20 >= 'a' && c|0x20 <= 'z'
@@ -239,33 +239,33 @@ func flowWord(s string) string {
 	return s
 }
 
-type object = map[string]any
+type jsonObject = map[string]any
 
 // configSchema returns the JSON schema of hinit.yaml.
 func configSchema() (string, error) {
 	keys, mean := reference.Keys(), readKeyDescriptions()
-	of := func(base string) object { return mapping(base, keys[base], mean) }
-	byName := func(doc, base string) object {
-		return object{"type": "object", "additionalProperties": of(base), "description": doc}
+	of := func(base string) jsonObject { return mappingSchema(base, keys[base], mean) }
+	byName := func(doc, base string) jsonObject {
+		return jsonObject{"type": "object", "additionalProperties": of(base), "description": doc}
 	}
 	schema := of("")
 	schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
 	schema["title"] = "hinit.yaml"
 	schema["description"] = "The configuration of hinit. Every key is optional."
-	insertNode(schema, "boot.hooks", object{"type": "array", "items": of("boot.hooks[]."), "description": plainText(mean.of("boot.hooks"))})
+	insertNode(schema, "boot.hooks", jsonObject{"type": "array", "items": of("boot.hooks[]."), "description": plainText(mean.description("boot.hooks"))})
 	insertNode(schema, "logs.profiles", byName("Limits for the log of one profile.", "logs.profiles.NAME."))
-	schema["properties"].(object)["profiles"].(object)["additionalProperties"] = of("profiles.NAME.")
+	schema["properties"].(jsonObject)["profiles"].(jsonObject)["additionalProperties"] = of("profiles.NAME.")
 	insertNode(schema, "services", byName("What is supervised besides the gateways.", "services.NAME."))
 	insertNode(schema, "runs", byName("Commands that clients may have run once.", "runs.NAME."))
-	one := object{"$ref": "#/$defs/action"}
-	events := object{}
+	one := jsonObject{"$ref": "#/$defs/action"}
+	events := jsonObject{}
 	for _, event := range config.ActionEvents {
-		events[event] = object{"anyOf": []any{one, object{"type": "array", "items": one}}}
+		events[event] = jsonObject{"anyOf": []any{one, jsonObject{"type": "array", "items": one}}}
 	}
-	schema["$defs"] = object{
+	schema["$defs"] = jsonObject{
 		"action":  of("on.EVENT[]."),
-		"actions": object{"type": "object", "additionalProperties": false, "properties": events},
-		"checks":  object{"type": "array", "items": of("checks[]."), "description": "Checks of the service, or of the gateways."},
+		"actions": jsonObject{"type": "object", "additionalProperties": false, "properties": events},
+		"checks":  jsonObject{"type": "array", "items": of("checks[]."), "description": "Checks of the service, or of the gateways."},
 	}
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -275,28 +275,28 @@ func configSchema() (string, error) {
 	return b.String(), err
 }
 
-// mapping returns the JSON schema of a mapping that may have only the given keys.
-func mapping(base string, keys []reference.Key, mean keyDescriptions) object {
-	schema := object{"type": "object", "additionalProperties": false, "properties": object{}}
+// mappingSchema returns the JSON schema of a mapping that may have only the given keys.
+func mappingSchema(base string, keys []reference.Key, mean keyDescriptions) jsonObject {
+	schema := jsonObject{"type": "object", "additionalProperties": false, "properties": jsonObject{}}
 	for _, k := range keys {
-		node := typeOf(k.Value)
-		if choices := choicesOf(k); choices != nil {
+		node := typeSchema(k.Value)
+		if choices := keyChoices(k); choices != nil {
 			node["enum"] = choices
 		}
 		switch k.Value.(type) {
 		case *int, *float64:
-			bound(node, base+k.Path)
+			addBounds(node, base+k.Path)
 		case *syscall.Signal:
-			node = object{"type": "string", "pattern": anyCase("SIG", wordsIn(typeWords(k)))}
+			node = jsonObject{"type": "string", "pattern": anyCasePattern("SIG", backquotedWords(typeText(k)))}
 		case *[]int:
-			node["items"] = object{"type": "integer", "minimum": 0, "maximum": 255}
+			node["items"] = jsonObject{"type": "integer", "minimum": 0, "maximum": 255}
 		case *map[string]config.ResourceLimit:
-			node = limitsSchema(wordsIn(strings.Split(mean.of("limits"), ".")[0]))
+			node = limitsSchema(backquotedWords(strings.Split(mean.description("limits"), ".")[0]))
 		}
 		if k.Type == "port" {
 			node["minimum"], node["maximum"] = 1, 65535
 		}
-		node["description"] = plainText(mean.of(base + k.Path))
+		node["description"] = plainText(mean.description(base + k.Path))
 		insertNode(schema, k.Path, node)
 		if k.Path == "on" {
 			insertNode(schema, "true", node)
@@ -306,69 +306,69 @@ func mapping(base string, keys []reference.Key, mean keyDescriptions) object {
 		if k.AllowsShortForm {
 			parent := schema
 			for key := range strings.SplitSeq(k.Path[:strings.LastIndex(k.Path, ".")], ".") {
-				parent = parent["properties"].(object)[key].(object)
+				parent = parent["properties"].(jsonObject)[key].(jsonObject)
 			}
 			parent["type"] = []string{"object", "string"}
-			if choices := choicesOf(k); choices != nil {
-				parent["anyOf"] = []object{{"type": "object"}, {"enum": choices}}
+			if choices := keyChoices(k); choices != nil {
+				parent["anyOf"] = []jsonObject{{"type": "object"}, {"enum": choices}}
 			}
 		}
 	}
 	return schema
 }
 
-// typeOf returns the JSON schema of a YAML value. at points to the variable into which hinit decodes the value.
-func typeOf(at any) object {
-	text := object{"type": []string{"string", "number"}} // also accept a number as text
+// typeSchema returns the JSON schema of a YAML value. at points to the variable into which hinit decodes the value.
+func typeSchema(at any) jsonObject {
+	text := jsonObject{"type": []string{"string", "number"}} // also accept a number as text
 	switch at.(type) {
 	case *bool:
-		return object{"type": "boolean"}
+		return jsonObject{"type": "boolean"}
 	case *config.Switch:
-		return object{"enum": []any{true, false, string(config.Auto)}}
+		return jsonObject{"enum": []any{true, false, string(config.Auto)}}
 	case *int:
-		return object{"type": "integer"}
+		return jsonObject{"type": "integer"}
 	case *float64:
-		return object{"type": "number"}
+		return jsonObject{"type": "number"}
 	case *time.Duration:
-		return object{"type": "string", "pattern": `^[+]?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`}
+		return jsonObject{"type": "string", "pattern": `^[+]?([0-9]+(\.[0-9]*)?(ns|us|µs|ms|s|m|h))+$`}
 	case *config.Paths:
-		return object{"type": []string{"string", "array"}, "items": text}
+		return jsonObject{"type": []string{"string", "array"}, "items": text}
 	case *[]string:
-		return object{"type": "array", "items": text}
+		return jsonObject{"type": "array", "items": text}
 	case *[]int:
-		return object{"type": "array", "items": object{"type": "integer"}}
+		return jsonObject{"type": "array", "items": jsonObject{"type": "integer"}}
 	case *[]config.Need:
-		return object{"type": "array", "items": object{"anyOf": []any{
-			object{"type": "string"},
-			object{
-				"type": "object", "additionalProperties": false, "required": []string{"name"}, "properties": object{
-					"name":     object{"type": "string"},
-					"until":    object{"enum": []string{config.UntilStarted, config.UntilReady, config.UntilDone}},
-					"optional": object{"type": "boolean"},
+		return jsonObject{"type": "array", "items": jsonObject{"anyOf": []any{
+			jsonObject{"type": "string"},
+			jsonObject{
+				"type": "object", "additionalProperties": false, "required": []string{"name"}, "properties": jsonObject{
+					"name":     jsonObject{"type": "string"},
+					"until":    jsonObject{"enum": []string{config.UntilStarted, config.UntilReady, config.UntilDone}},
+					"optional": jsonObject{"type": "boolean"},
 				},
 			},
 		}}}
 	case *[]config.Check:
-		return object{"$ref": "#/$defs/checks"}
+		return jsonObject{"$ref": "#/$defs/checks"}
 	case *config.Actions:
-		return object{"$ref": "#/$defs/actions"}
+		return jsonObject{"$ref": "#/$defs/actions"}
 	case *map[string]string:
-		return object{"type": "object", "additionalProperties": text}
+		return jsonObject{"type": "object", "additionalProperties": text}
 	}
 	return text
 }
 
 // insertNode inserts a node at a dotted path into an object's schema. It creates missing objects on the path.
-func insertNode(schema object, path string, node object) {
-	properties := schema["properties"].(object)
+func insertNode(schema jsonObject, path string, node jsonObject) {
+	properties := schema["properties"].(jsonObject)
 	first, rest, deeper := strings.Cut(path, ".")
 	if !deeper {
 		properties[first] = node
 		return
 	}
-	below, ok := properties[first].(object)
+	below, ok := properties[first].(jsonObject)
 	if !ok {
-		below = object{"type": "object", "additionalProperties": false, "properties": object{}}
+		below = jsonObject{"type": "object", "additionalProperties": false, "properties": jsonObject{}}
 		properties[first] = below
 	}
 	if _, ok := below["properties"]; ok {
@@ -389,7 +389,7 @@ func plainText(doc string) string {
 	return strings.NewReplacer("`", "", "[", "").Replace(doc)
 }
 
-func typeWords(k reference.Key) string {
+func typeText(k reference.Key) string {
 	if k.Type != "" {
 		return k.Type
 	}

@@ -12,18 +12,18 @@ import (
 	"hinit/internal/gendocs/reference"
 )
 
-func schemaAt(t *testing.T, schema object, path string) object {
+func schemaAt(t *testing.T, schema jsonObject, path string) jsonObject {
 	t.Helper()
 	for key := range strings.SplitSeq(path, ".") {
 		if key == "NAME" {
-			schema = schema["additionalProperties"].(object)
+			schema = schema["additionalProperties"].(jsonObject)
 			continue
 		}
 		if name, list := strings.CutSuffix(key, "[]"); list {
-			schema = schema["properties"].(object)[name].(object)["items"].(object)
+			schema = schema["properties"].(jsonObject)[name].(jsonObject)["items"].(jsonObject)
 			continue
 		}
-		next, ok := schema["properties"].(object)[key].(object)
+		next, ok := schema["properties"].(jsonObject)[key].(jsonObject)
 		if !ok {
 			t.Fatalf("%s: there is no %s", path, key)
 		}
@@ -37,7 +37,7 @@ func TestTheSchemaKnowsEveryKeyThatTheFileMayHave(t *testing.T) {
 	if err != nil || strings.Contains(text, "](") {
 		t.Fatalf("%v in %s", err, text)
 	}
-	var schema object
+	var schema jsonObject
 	if err := json.Unmarshal([]byte(text), &schema); err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestTheSchemaRefusesWhatTheCheckRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var schema object
+	var schema jsonObject
 	if err := json.Unmarshal([]byte(text), &schema); err != nil {
 		t.Fatal(err)
 	}
@@ -83,20 +83,20 @@ func TestTheSchemaRefusesWhatTheCheckRefuses(t *testing.T) {
 	if signal.MatchString("TERMINATE") || !signal.MatchString("TERM") || !signal.MatchString("sigint") {
 		t.Errorf("signal: TERMINATE is taken, or TERM is not: %v", signal)
 	}
-	limits := schemaAt(t, schema, "services.NAME.limits")["propertyNames"].(object)["enum"].([]any)
+	limits := schemaAt(t, schema, "services.NAME.limits")["propertyNames"].(jsonObject)["enum"].([]any)
 	if slices.Contains(limits, any("nofiles")) || !slices.Contains(limits, any("nofile")) || !slices.Contains(limits, any("stack")) {
 		t.Errorf("nofiles is taken, or nofile is not: %v", limits)
 	}
 	for _, name := range limits {
 		text := fmt.Sprintf("services: {a: {command: [x], limits: {%s: 1}}}", name)
-		if _, err := config.Load(config.Options{Text: []byte(text)}); err != nil {
+		if _, err := config.Load(config.Options{Content: []byte(text)}); err != nil {
 			t.Errorf("the schema has the limit %s: %v", name, err)
 		}
 	}
-	if codes := schemaAt(t, schema, "services.NAME.park_on")["items"].(object); codes["maximum"] != 255.0 {
+	if codes := schemaAt(t, schema, "services.NAME.park_on")["items"].(jsonObject); codes["maximum"] != 255.0 {
 		t.Errorf("park_on: [300] is taken: %v", codes)
 	}
-	if port := schema["$defs"].(object)["checks"].(object)["items"].(object)["properties"].(object)["tcp"].(object)["properties"].(object)["port"].(object); port["maximum"] != 65535.0 {
+	if port := schema["$defs"].(jsonObject)["checks"].(jsonObject)["items"].(jsonObject)["properties"].(jsonObject)["tcp"].(jsonObject)["properties"].(jsonObject)["port"].(jsonObject); port["maximum"] != 65535.0 {
 		t.Errorf("port: 99999 is taken: %v", port)
 	}
 	if restart := schemaAt(t, schema, "services.NAME.restart")["anyOf"]; !strings.Contains(fmt.Sprint(restart), "on-failure") {
@@ -115,10 +115,10 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 	for base, keys := range reference.Keys() {
 		for _, k := range keys {
 			path := base + k.Path
-			if !strings.Contains(text, "- `"+path+"` ") && !strings.Contains(text, "- `"+path+"`"+rootMark+" ") && !namedAgain(text, base, k.Path) {
+			if !strings.Contains(text, "- `"+path+"` ") && !strings.Contains(text, "- `"+path+"`"+rootMark+" ") && !listedAgain(text, base, k.Path) {
 				t.Errorf("the reference lacks %s", path)
 			}
-			if doc := mean.of(path); !strings.HasSuffix(doc, ".") {
+			if doc := mean.description(path); !strings.HasSuffix(doc, ".") {
 				t.Errorf("%s: the meaning is %q; write it into keys.txt", path, doc)
 			}
 			for suffix, more := path, true; more; _, suffix, more = strings.Cut(suffix, ".") {
@@ -141,8 +141,8 @@ func TestReferenceNamesEveryKey(t *testing.T) {
 	}
 }
 
-// namedAgain reports whether the list after the table of base contains the key.
-func namedAgain(page, base, key string) bool {
+// listedAgain reports whether the list after the table of base contains the key.
+func listedAgain(page, base, key string) bool {
 	_, list, _ := strings.Cut(page, "These keys of `"+strings.TrimSuffix(base, ".")+"` have")
 	list, _, _ = strings.Cut(list, "\n")
 	mapping, last := "", key

@@ -7,23 +7,23 @@ import (
 	"strings"
 )
 
-// box is a state in a diagram, with the coordinates of the middle of its box.
-type box struct {
+// stateBox is a state in a diagram, with the coordinates of the middle of its box.
+type stateBox struct {
 	state string
 	x, y  int
 }
 
-// arrow is a transition in a diagram: its two states, the events that cause it, the line as SVG path data (way), and the
-// position of the text.
-type arrow struct {
+// transitionArrow is a transition in a diagram: its two states, the events that cause it, the line as SVG path data (way), and
+// the position of the text.
+type transitionArrow struct {
 	from, to string
 	events   []string
-	way      string
+	svgPath  string
 	x, y     int
 }
 
-// boxes lists the states of a service in the diagram.
-var boxes = []box{
+// serviceStates lists the states of a service in the diagram.
+var serviceStates = []stateBox{
 	{"waiting", 90, 60},
 	{"starting", 330, 60},
 	{"up", 570, 60},
@@ -40,8 +40,8 @@ const (
 	boxHeight = 36
 )
 
-// arrows lists the transitions in the diagram. Each of them must be in the transition table.
-var arrows = []arrow{
+// serviceArrows lists the transitions in the diagram. Each of them must be in the transition table.
+var serviceArrows = []transitionArrow{
 	{"down", "starting", []string{"start"}, "M110 282L290 78", 160, 200},
 	{"waiting", "down", []string{"stop"}, "M80 78V282", 86, 150},
 	{"waiting", "starting", []string{"met"}, "M142 60H278", 196, 52},
@@ -60,21 +60,21 @@ var arrows = []arrow{
 	{"killing", "down", []string{"gone"}, "M810 218V290H142", 700, 284},
 }
 
-// diagram returns an SVG of the states and the most important transitions. rows is the transition table; diagram returns an error
-// if an arrow isn't in it.
-func diagram(rows [][4]string) (string, error) {
-	for _, a := range arrows {
+// stateDiagram returns an SVG of the states and the most important transitions. rows is the transition table; diagram returns an
+// error if an arrow isn't in it.
+func stateDiagram(rows [][4]string) (string, error) {
+	for _, a := range serviceArrows {
 		for _, event := range a.events {
 			if !slices.ContainsFunc(rows, func(r [4]string) bool { return r[0] == a.from && r[1] == event && r[2] == a.to }) {
 				return "", fmt.Errorf("cannot draw that %s leads from %s to %s: the transition table does not say so", event, a.from, a.to)
 			}
 		}
 	}
-	return draw("supervisor/machine.go", 910, 345, boxes, arrows), nil
+	return drawSVG("supervisor/machine.go", 910, 345, serviceStates, serviceArrows), nil
 }
 
-// draw returns an SVG with the given boxes and arrows. from is the name of the file that defines them.
-func draw(from string, width, height int, boxes []box, arrows []arrow) string {
+// drawSVG returns an SVG with the given boxes and arrows. from is the name of the file that defines them.
+func drawSVG(from string, width, height int, boxes []stateBox, arrows []transitionArrow) string {
 	var w strings.Builder
 	fmt.Fprintf(&w, `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="13">
 <!-- Generated from %s by internal/gendocs. Do not edit. -->
@@ -82,7 +82,7 @@ func draw(from string, width, height int, boxes []box, arrows []arrow) string {
 <rect width="100%%" height="100%%" fill="#ffffff"/>
 `, width, height, from)
 	for _, a := range arrows {
-		fmt.Fprintf(&w, `<path d="%s" fill="none" stroke="#555555" stroke-width="1.3" marker-end="url(#tip)"/>`+"\n", a.way)
+		fmt.Fprintf(&w, `<path d="%s" fill="none" stroke="#555555" stroke-width="1.3" marker-end="url(#tip)"/>`+"\n", a.svgPath)
 		fmt.Fprintf(&w, `<text x="%d" y="%d" fill="#333333" stroke="#ffffff" stroke-width="3" paint-order="stroke">%s</text>`+"\n",
 			a.x, a.y, html.EscapeString(strings.Join(a.events, ", ")))
 	}

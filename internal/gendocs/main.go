@@ -32,7 +32,7 @@ func run(ctx context.Context) error {
 		return err
 	}
 	defer remove()
-	all, err := pages(ctx, root, bin)
+	all, err := generatePages(ctx, root, bin)
 	if err != nil {
 		return err
 	}
@@ -44,10 +44,10 @@ func run(ctx context.Context) error {
 	return nil
 }
 
-// pages returns the content of every generated page, by the page's path in the module. bin is the directory with the
+// generatePages returns the content of every generated page, by the page's path in the module. bin is the directory with the
 // programs.
-func pages(ctx context.Context, root, bin string) (map[string]string, error) {
-	cli, err := commandLine(ctx, filepath.Join(bin, "hinit"))
+func generatePages(ctx context.Context, root, bin string) (map[string]string, error) {
+	cli, err := commandsPage(ctx, filepath.Join(bin, "hinit"))
 	if err != nil {
 		return nil, err
 	}
@@ -59,15 +59,15 @@ func pages(ctx context.Context, root, bin string) (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	states, err := states(root)
+	states, err := statesPage(root)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := transitions(filepath.Join(root, "supervisor", "machine.go"))
+	rows, err := readTransitions(filepath.Join(root, "supervisor", "machine.go"))
 	if err != nil {
 		return nil, err
 	}
-	picture, err := diagram(rows)
+	picture, err := stateDiagram(rows)
 	if err != nil {
 		return nil, err
 	}

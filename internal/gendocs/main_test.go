@@ -16,10 +16,10 @@ func TestPagesAreUpToDate(t *testing.T) {
 		t.Fatal(err)
 	}
 	bin := t.TempDir()
-	if err := testkit.Build(bin, programs...); err != nil {
+	if err := testkit.Build(bin, documentedPrograms...); err != nil {
 		t.Fatal(err)
 	}
-	all, err := pages(t.Context(), root, bin)
+	all, err := generatePages(t.Context(), root, bin)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func difference(got, want string) string {
 }
 
 func TestTroffPrintsTheTextAsItIs(t *testing.T) {
-	if got := roff(`.5 of a-b \n`); got != `\&.5 of a\-b \en` {
+	if got := escapeRoff(`.5 of a-b \n`); got != `\&.5 of a\-b \en` {
 		t.Errorf("got %q", got)
 	}
 }

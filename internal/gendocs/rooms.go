@@ -15,11 +15,12 @@ import (
 	"strings"
 )
 
-// room is a package of hinit. floor is the number of its dependency layer. A package imports only packages of lower layers.
-type room struct {
-	path  string // path of the package in the module
-	floor int
-	does  string // first sentence of the package comment
+// packageEntry is a package of hinit. floor is the number of its dependency layer. A package imports only packages of lower
+// layers.
+type packageEntry struct {
+	path     string // path of the package in the module
+	layer    int
+	synopsis string // first sentence of the package comment
 }
 
 // diagramRows lists the rows of the diagram. Each row shows one or more of the dependency layers in deps_test.go.
@@ -37,13 +38,13 @@ var diagramRows = []struct {
 	{"cellar: what even the ground floor calls", -1, -9},
 }
 
-// rooms returns all packages, with their layers from deps_test.go and the first sentences of their package comments.
-func rooms(root string) ([]room, error) {
+// listPackages returns all packages, with their layers from deps_test.go and the first sentences of their package comments.
+func listPackages(root string) ([]packageEntry, error) {
 	floors, err := parseLayers(filepath.Join(root, "deps_test.go"))
 	if err != nil {
 		return nil, err
 	}
-	var all []room
+	var all []packageEntry
 	for pkg, floor := range floors {
 		path := strings.TrimPrefix(pkg, "hinit/")
 		if _, err := os.Stat(filepath.Join(root, path)); err != nil {
@@ -53,18 +54,18 @@ func rooms(root string) ([]room, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, room{path, floor, does})
+		all = append(all, packageEntry{path, floor, does})
 	}
-	slices.SortFunc(all, func(a, b room) int {
-		if a.floor != b.floor {
-			return b.floor - a.floor
+	slices.SortFunc(all, func(a, b packageEntry) int {
+		if a.layer != b.layer {
+			return b.layer - a.layer
 		}
 		return strings.Compare(a.path, b.path)
 	})
 	return all, nil
 }
 
-// parseLayers reads the map "floors" from a Go file. The map contains the layer of each package.
+// parseLayers reads the map "packageLayers" from a Go file. The map contains the layer of each package.
 func parseLayers(file string) (map[string]int, error) {
 	tree, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
 	if err != nil {
@@ -73,7 +74,7 @@ func parseLayers(file string) (map[string]int, error) {
 	floors := make(map[string]int)
 	ast.Inspect(tree, func(n ast.Node) bool {
 		spec, ok := n.(*ast.ValueSpec)
-		if !ok || spec.Names[0].Name != "floors" {
+		if !ok || spec.Names[0].Name != "packageLayers" {
 			return true
 		}
 		for _, element := range spec.Values[0].(*ast.CompositeLit).Elts {
@@ -121,31 +122,31 @@ func synopsis(dir string) (string, error) {
 }
 
 const (
-	roomBoxWidth, roomBoxHeight = 148, 34
-	roomsInARow                 = 6
-	pictureWidth                = 20 + roomsInARow*(roomBoxWidth+10)
+	packageBoxWidth, packageBoxHeight = 148, 34
+	boxesPerRow                       = 6
+	pictureWidth                      = 20 + boxesPerRow*(packageBoxWidth+10)
 )
 
 // packageDiagram returns an SVG of the packages, with the highest layer on top.
-func packageDiagram(all []room) string {
+func packageDiagram(all []packageEntry) string {
 	var body strings.Builder
 	y := 10
 	for _, s := range diagramRows {
-		var here []room
+		var here []packageEntry
 		for _, r := range all {
-			if r.floor <= s.upper && r.floor >= s.low {
+			if r.layer <= s.upper && r.layer >= s.low {
 				here = append(here, r)
 			}
 		}
-		rows := (len(here) + roomsInARow - 1) / roomsInARow
-		height := 24 + rows*(roomBoxHeight+8) + 4
+		rows := (len(here) + boxesPerRow - 1) / boxesPerRow
+		height := 24 + rows*(packageBoxHeight+8) + 4
 		fmt.Fprintf(&body, `<rect x="10" y="%d" width="%d" height="%d" rx="6" fill="#f6f8fa" stroke="#c5d0da"/>`+"\n", y, pictureWidth-20, height)
 		fmt.Fprintf(&body, `<text x="20" y="%d" fill="#57606a">%s</text>`+"\n", y+17, html.EscapeString(s.name))
 		for i, r := range here {
-			x, top := 20+i%roomsInARow*(roomBoxWidth+8), y+24+i/roomsInARow*(roomBoxHeight+8)
+			x, top := 20+i%boxesPerRow*(packageBoxWidth+8), y+24+i/boxesPerRow*(packageBoxHeight+8)
 			fmt.Fprintf(&body, `<rect x="%d" y="%d" width="%d" height="%d" rx="6" fill="#eef3f8" stroke="#44617b"><title>%s</title></rect>`+"\n",
-				x, top, roomBoxWidth, roomBoxHeight, html.EscapeString(r.does))
-			fmt.Fprintf(&body, `<text x="%d" y="%d" text-anchor="middle" fill="#222222">%s</text>`+"\n", x+roomBoxWidth/2, top+22, r.path)
+				x, top, packageBoxWidth, packageBoxHeight, html.EscapeString(r.synopsis))
+			fmt.Fprintf(&body, `<text x="%d" y="%d" text-anchor="middle" fill="#222222">%s</text>`+"\n", x+packageBoxWidth/2, top+22, r.path)
 		}
 		y += height + 8
 	}
@@ -155,11 +156,11 @@ func packageDiagram(all []room) string {
 `, pictureWidth, y) + body.String() + "</svg>\n"
 }
 
-// roomsPage returns a page that lists the packages, with the questions that each package answers. It returns an error if a
+// packagesPage returns a page that lists the packages, with the questions that each package answers. It returns an error if a
 // package is not in the list, or if a file in the list does not exist.
-func roomsPage(root string, all []room) (string, error) {
+func packagesPage(root string, all []packageEntry) (string, error) {
 	var b strings.Builder
-	b.WriteString(roomsText)
+	b.WriteString(packagesText)
 	for i, f := range firstFiles {
 		if _, err := os.Stat(filepath.Join(root, f)); err != nil {
 			return "", fmt.Errorf("cannot name the files to start with: %w", err)
@@ -175,13 +176,13 @@ func roomsPage(root string, all []room) (string, error) {
 		fmt.Fprintf(&b, "\n## %s\n\n", p.title)
 		var names []string
 		for _, r := range p.rooms {
-			for _, file := range append([]string{r.file}, filesOf.FindAllString(r.answers, -1)...) {
+			for _, file := range append([]string{r.file}, goFilePattern.FindAllString(r.questions, -1)...) {
 				if _, err := os.Stat(filepath.Join(root, r.path, file)); err != nil {
 					return "", fmt.Errorf("cannot list the room %s: %w; mend its line in internal/gendocs/rooms_flow.go", r.path, err)
 				}
 			}
 			delete(left, r.path)
-			if r.answers == "" {
+			if r.questions == "" {
 				names = append(names, "`"+r.path+"`")
 				continue
 			}
@@ -189,7 +190,7 @@ func roomsPage(root string, all []room) (string, error) {
 			if r.file != "" {
 				file = ", `" + r.file + "`"
 			}
-			fmt.Fprintf(&b, "- `%s`%s: %s\n", r.path, file, r.answers)
+			fmt.Fprintf(&b, "- `%s`%s: %s\n", r.path, file, r.questions)
 		}
 		if len(names) > 0 {
 			slices.Sort(names)
@@ -202,16 +203,16 @@ func roomsPage(root string, all []room) (string, error) {
 	return b.String(), nil
 }
 
-// filesOf matches the Go files that a line of the page names.
-var filesOf = regexp.MustCompile(`\w+\.go\b`)
+// goFilePattern matches the Go files that a line of the page names.
+var goFilePattern = regexp.MustCompile(`\w+\.go\b`)
 
 // packagePages returns the diagram and the list of the packages, by file name.
 func packagePages(root string) (map[string]string, error) {
-	all, err := rooms(root)
+	all, err := listPackages(root)
 	if err != nil {
 		return nil, err
 	}
-	page, err := roomsPage(root, all)
+	page, err := packagesPage(root, all)
 	if err != nil {
 		return nil, err
 	}

@@ -15,7 +15,7 @@ import (
 
 // sandboxStates lists the states of a sandbox's container in the diagram. Gone means that the engine doesn't know the
 // container.
-var sandboxStates = []box{
+var sandboxStates = []stateBox{
 	{string(sandbox.Gone), 90, 60},
 	{string(sandbox.Created), 310, 60},
 	{string(sandbox.Running), 560, 60},
@@ -23,16 +23,16 @@ var sandboxStates = []box{
 	{string(sandbox.Exited), 560, 220},
 }
 
-var lifeArrows = []arrow{
-	{way: "M142 60H258", events: []string{"first command"}, x: 154, y: 50},
-	{way: "M362 60H508", events: []string{"mounts checked"}, x: 380, y: 50},
-	{way: "M612 50H738", events: []string{"docker pause"}, x: 634, y: 42},
-	{way: "M738 72H612", events: []string{"docker unpause, start"}, x: 620, y: 92},
-	{way: "M540 78L540 202", events: []string{"stop, OOM, reboot"}, x: 420, y: 140},
-	{way: "M580 202L580 78", events: []string{"next use"}, x: 588, y: 140},
-	{way: "M508 230C300 260 150 220 100 78", events: []string{"twice the idle window: reap"}, x: 180, y: 232},
-	{way: "M530 42C450 0 180 0 100 42", events: []string{"rm, or its agent is dead"}, x: 240, y: 22},
-	{way: "M290 78C240 130 170 130 116 78", events: []string{"a start that failed"}, x: 150, y: 132},
+var sandboxArrows = []transitionArrow{
+	{svgPath: "M142 60H258", events: []string{"first command"}, x: 154, y: 50},
+	{svgPath: "M362 60H508", events: []string{"mounts checked"}, x: 380, y: 50},
+	{svgPath: "M612 50H738", events: []string{"docker pause"}, x: 634, y: 42},
+	{svgPath: "M738 72H612", events: []string{"docker unpause, start"}, x: 620, y: 92},
+	{svgPath: "M540 78L540 202", events: []string{"stop, OOM, reboot"}, x: 420, y: 140},
+	{svgPath: "M580 202L580 78", events: []string{"next use"}, x: 588, y: 140},
+	{svgPath: "M508 230C300 260 150 220 100 78", events: []string{"twice the idle window: reap"}, x: 180, y: 232},
+	{svgPath: "M530 42C450 0 180 0 100 42", events: []string{"rm, or its agent is dead"}, x: 240, y: 22},
+	{svgPath: "M290 78C240 130 170 130 116 78", events: []string{"a start that failed"}, x: 150, y: 132},
 }
 
 // sandboxPages returns two files about sandboxes: a page with the help of the program binary and the docker calls that it
@@ -68,7 +68,7 @@ container, and mounts of ` + "`/`" + ` and of an engine's socket. Without the se
 `)
 	return map[string]string{
 		"docs/reference/sandbox.md":   b.String(),
-		"docs/img/sandbox-states.svg": draw("sandbox/engine.go", 860, 265, sandboxStates, lifeArrows),
+		"docs/img/sandbox-states.svg": drawSVG("sandbox/engine.go", 860, 265, sandboxStates, sandboxArrows),
 	}, nil
 }
 

@@ -31,14 +31,14 @@ var eventMeanings = []struct{ name, meaning string }{
 	{"deadline", "the time of this state is over, such as a restart delay"},
 }
 
-// states returns the page about the states of a service, from the doc comments of the state constants. The whole transition
+// statesPage returns the page about the states of a service, from the doc comments of the state constants. The whole transition
 // table is in the comment at the top of machine.go.
-func states(root string) (string, error) {
-	stateDocs, err := constants(filepath.Join(root, "client", "status.go"), "State")
+func statesPage(root string) (string, error) {
+	stateDocs, err := readConstants(filepath.Join(root, "client", "status.go"), "State")
 	if err != nil {
 		return "", err
 	}
-	causeDocs, err := constants(filepath.Join(root, "supervisor", "states.go"), "Cause")
+	causeDocs, err := readConstants(filepath.Join(root, "supervisor", "states.go"), "Cause")
 	if err != nil {
 		return "", err
 	}
@@ -64,7 +64,7 @@ func states(root string) (string, error) {
 
 `)
 	drawn := make(map[string]bool)
-	for _, a := range arrows {
+	for _, a := range serviceArrows {
 		for _, event := range a.events {
 			drawn[event] = true
 		}
@@ -88,9 +88,9 @@ Every exit has a cause, and the last 20 lines that the process wrote.
 	return b.String(), nil
 }
 
-// transitions reads the transition table from a comment in a file. The rows of the table follow a line of dashes, and have
+// readTransitions reads the transition table from a comment in a file. The rows of the table follow a line of dashes, and have
 // the columns state, event, next state and action.
-func transitions(file string) ([][4]string, error) {
+func readTransitions(file string) ([][4]string, error) {
 	source, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the transition table: %w", err)
@@ -114,17 +114,17 @@ func transitions(file string) ([][4]string, error) {
 	return nil, fmt.Errorf("cannot find the transition table in %q", file)
 }
 
-// constant is a string constant with the comment at the end of its line.
-type constant struct{ value, doc string }
+// docConstant is a string constant with the comment at the end of its line.
+type docConstant struct{ value, doc string }
 
-// constants returns the string constants of a type in a file. It also returns untyped constants whose names begin with the type's
-// name.
-func constants(file, typ string) ([]constant, error) {
+// readConstants returns the string constants of a type in a file. It also returns untyped constants whose names begin with the
+// type's name.
+func readConstants(file, typ string) ([]docConstant, error) {
 	f, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the constants: %w", err)
 	}
-	var out []constant
+	var out []docConstant
 	for _, decl := range f.Decls {
 		gen, ok := decl.(*ast.GenDecl)
 		if !ok || gen.Tok != token.CONST {
@@ -144,7 +144,7 @@ func constants(file, typ string) ([]constant, error) {
 			if err != nil {
 				return nil, fmt.Errorf("cannot read constant %q: %w", v.Names[0].Name, err)
 			}
-			out = append(out, constant{value, strings.TrimSpace(v.Comment.Text())})
+			out = append(out, docConstant{value, strings.TrimSpace(v.Comment.Text())})
 		}
 	}
 	if len(out) == 0 {

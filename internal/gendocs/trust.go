@@ -13,22 +13,22 @@ import (
 //go:embed trust.txt
 var trustText string
 
-// source is a row of the table: an input of hinit's programs, its writers, and the worst effect of its content.
-type source struct {
-	section, read, by, worst string
+// trustRow is a row of the table: an input of hinit's programs, its writers, and the worst effect of its content.
+type trustRow struct {
+	section, input, writers, worstEffect string
 
-	tests []string // names of tests: "directory.Test", or "test/script.name" for a scenario
-	in    []string // places in the code: "directory/file.go function"
+	tests      []string // names of tests: "directory.Test", or "test/script.name" for a scenario
+	codePlaces []string // places in the code: "directory/file.go function"
 }
 
-// sources parses trust.txt and returns its rows.
-func sources() ([]source, error) {
-	var all []source
+// parseTrustRows parses trust.txt and returns its rows.
+func parseTrustRows() ([]trustRow, error) {
+	var all []trustRow
 	section := ""
 	for n, line := range strings.Split(trustText, "\n") {
 		key, value, _ := strings.Cut(line, ": ")
 		if key == "read" {
-			all = append(all, source{section: section, read: value})
+			all = append(all, trustRow{section: section, input: value})
 		}
 		if title, is := strings.CutPrefix(line, "## "); is {
 			section = title
@@ -42,15 +42,15 @@ func sources() ([]source, error) {
 		}
 		switch s := &all[len(all)-1]; key {
 		case "by":
-			s.by = value
+			s.writers = value
 		case "worst":
-			s.worst = value
+			s.worstEffect = value
 		case "test":
 			s.tests = append(s.tests, value)
 		case "in":
 			words := strings.Fields(value)
 			for _, function := range words[1:] {
-				s.in = append(s.in, words[0]+" "+function)
+				s.codePlaces = append(s.codePlaces, words[0]+" "+function)
 			}
 		default:
 			return nil, fmt.Errorf("cannot read trust.txt: line %d is none of read, by, worst, test, in", n+1)
@@ -64,7 +64,7 @@ func sources() ([]source, error) {
 
 // trustPage returns the page with the table in trustText.
 func trustPage() (string, error) {
-	all, err := sources()
+	all, err := parseTrustRows()
 	if err != nil {
 		return "", err
 	}
@@ -82,11 +82,11 @@ Each line names something that the programs of hinit read, its writers in parent
 			section = s.section
 			fmt.Fprintf(&b, "\n## %s\n\n", section)
 		}
-		by := " (" + s.by + ")"
-		if s.by == "the agent" {
+		by := " (" + s.writers + ")"
+		if s.writers == "the agent" {
 			by = ""
 		}
-		fmt.Fprintf(&b, "- **%s**%s: %s\n", s.read, by, s.worst)
+		fmt.Fprintf(&b, "- **%s**%s: %s\n", s.input, by, s.worstEffect)
 	}
 	return b.String(), nil
 }

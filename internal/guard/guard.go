@@ -12,26 +12,26 @@ import (
 	"sync/atomic"
 )
 
-// Handler handles a panic, in the goroutine that has panicked. doing says what the goroutine was doing. When Handler has
+// PanicHandler handles a panic, in the goroutine that has panicked. doing says what the goroutine was doing. When Handler has
 // returned, the goroutine ends.
-type Handler func(doing string, value any, stack []byte)
+type PanicHandler func(doing string, value any, stack []byte)
 
-// handler belongs to the whole process, because a goroutine of any package may panic.
-var handler atomic.Pointer[Handler]
+// panicHandler belongs to the whole process, because a goroutine of any package may panic.
+var panicHandler atomic.Pointer[PanicHandler]
 
-// SetHandler sets the handler of this process. nil removes it.
-func SetHandler(h Handler) {
+// SetPanicHandler sets the handler of this process. nil removes it.
+func SetPanicHandler(h PanicHandler) {
 	if h == nil {
-		handler.Store(nil)
+		panicHandler.Store(nil)
 		return
 	}
-	handler.Store(&h)
+	panicHandler.Store(&h)
 }
 
-// Catch passes a panic of this goroutine to the handler. Defer it in the first statement of a goroutine. doing says what the
+// CatchPanic passes a panic of this goroutine to the handler. Defer it in the first statement of a goroutine. doing says what the
 // goroutine does, for the report.
-func Catch(doing string) {
-	h := handler.Load()
+func CatchPanic(doing string) {
+	h := panicHandler.Load()
 	if h == nil {
 		return
 	}
@@ -43,13 +43,13 @@ func Catch(doing string) {
 // Go runs f in a goroutine that begins with a deferred Catch.
 func Go(doing string, f func()) {
 	go func() {
-		defer Catch(doing)
+		defer CatchPanic(doing)
 		f()
 	}()
 }
 
-// Begin is Go, and returns a channel that is closed when f has ended.
-func Begin(doing string, f func()) (ended <-chan struct{}) {
+// GoWithDone is Go, and returns a channel that is closed when f has ended.
+func GoWithDone(doing string, f func()) (ended <-chan struct{}) {
 	done := make(chan struct{})
 	Go(doing, func() {
 		defer close(done)
@@ -58,10 +58,10 @@ func Begin(doing string, f func()) (ended <-chan struct{}) {
 	return done
 }
 
-// Func returns f with a deferred Catch. Use it for the function of a timer, which runs in a goroutine of its own.
-func Func(doing string, f func()) func() {
+// WrapFunc returns f with a deferred Catch. Use it for the function of a timer, which runs in a goroutine of its own.
+func WrapFunc(doing string, f func()) func() {
 	return func() {
-		defer Catch(doing)
+		defer CatchPanic(doing)
 		f()
 	}
 }

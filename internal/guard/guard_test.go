@@ -15,11 +15,11 @@ func TestPanicOfAGoroutineIsReported(t *testing.T) {
 		stack string
 	}
 	reports := make(chan report, 3)
-	guard.SetHandler(func(doing string, value any, stack []byte) { reports <- report{doing, value, string(stack)} })
-	defer guard.SetHandler(nil)
+	guard.SetPanicHandler(func(doing string, value any, stack []byte) { reports <- report{doing, value, string(stack)} })
+	defer guard.SetPanicHandler(nil)
 
 	guard.Go("work", func() { panic("broken") })
-	time.AfterFunc(0, guard.Func("later work", func() { panic("broken later") }))
+	time.AfterFunc(0, guard.WrapFunc("later work", func() { panic("broken later") }))
 	for range 2 {
 		select {
 		case r := <-reports:
@@ -39,16 +39,16 @@ func TestWithoutHandlerAPanicGoesOn(t *testing.T) {
 			t.Errorf("recovered %v", p)
 		}
 	}()
-	guard.Func("work", func() { panic("broken") })()
+	guard.WrapFunc("work", func() { panic("broken") })()
 	t.Error("the panic was swallowed")
 }
 
 func TestTheEndOfAGoroutineIsSeenAlsoAfterAPanic(t *testing.T) {
-	guard.SetHandler(func(string, any, []byte) {})
-	defer guard.SetHandler(nil)
+	guard.SetPanicHandler(func(string, any, []byte) {})
+	defer guard.SetPanicHandler(nil)
 	for _, work := range []func(){func() {}, func() { panic("broken") }} {
 		select {
-		case <-guard.Begin("work", work):
+		case <-guard.GoWithDone("work", work):
 		case <-time.After(40 * time.Second):
 			t.Fatal("nobody saw the end")
 		}

@@ -36,10 +36,10 @@ func (c *composeImport) importProbe(_ *importer, s *service, at setting) {
 	list := slices.Concat(rules{
 		{name: "exec", nested: rules{{name: "command", key: "exec.command", convertNode: c.shellCommand}, {name: ".*", note: "a check runs where the service does"}}},
 		{name: "success_threshold", key: map[string]string{"ready": "success_threshold"}[kind]},
-	}, rulesOf("compose probe"))
+	}, parseRules("compose probe"))
 	for _, e := range at.keys() {
 		if e.name == "http_get" {
-			c.httpGet(e, k)
+			c.importHTTPGet(e, k)
 		} else {
 			c.apply(list, k, e)
 		}
@@ -49,7 +49,7 @@ func (c *composeImport) importProbe(_ *importer, s *service, at setting) {
 	}
 }
 
-func (c *composeImport) httpGet(at setting, k *service) {
+func (c *composeImport) importHTTPGet(at setting, k *service) {
 	host, port, path, scheme := "", "80", "/", "http"
 	parts := map[string]*string{"host": &host, "port": &port, "num_port": &port, "path": &path, "scheme": &scheme}
 	list := rules{{name: "status_code", key: "http.status"}, {name: "headers", key: "http.headers", convertNode: variables}, {name: ".*", note: unknownKeyNote}}
@@ -73,7 +73,7 @@ func (c *composeImport) httpGet(at setting, k *service) {
 
 func (c *composeImport) commandWords(e setting) []string {
 	if e.node.Kind == yaml.ScalarNode {
-		return c.split(e)
+		return c.splitSetting(e)
 	}
 	return e.scalars()
 }
@@ -107,4 +107,4 @@ func importHealthcheck(im *importer, s *service, at setting) {
 	}
 }
 
-var healthRules = rulesOf("compose healthcheck")
+var healthRules = parseRules("compose healthcheck")

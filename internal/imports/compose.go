@@ -17,19 +17,19 @@ import (
 // composeImport is the import of one process-compose.yaml or of one compose file.
 type composeImport struct {
 	*importer
-	shell        []string
-	docker       bool
-	env          []pair
-	dotenv       []string          // the .env in the file's directory
-	vars         map[string]string // values for templates, including the variables of the process that is being imported
-	dependencies []dependency
-	process      rules // rules for the settings of one process
+	shell           []string
+	isDockerCompose bool
+	env             []envVar
+	dotenv          []string          // the .env in the file's directory
+	vars            map[string]string // values for templates, including the variables of the process that is being imported
+	dependencies    []dependency
+	processRules    rules // rules for the settings of one process
 }
 
 // dependency is a dependency of process-compose: a process starts only when another process meets a condition.
 type dependency struct {
 	service            *service
-	to, condition      string
+	target, condition  string
 	optional, restarts bool // the keys of compose files "required: false" and "restart: true"
 	place              place
 }
@@ -41,11 +41,11 @@ func (im *importer) importCompose(path string) error {
 		return err
 	}
 	c := &composeImport{importer: im, shell: []string{"bash", "-c"}, vars: make(map[string]string)}
-	c.process = slices.Concat(processRules, rules{
+	c.processRules = slices.Concat(processRules, rules{
 		{name: "working_dir", key: "cwd", convertNode: func(e setting) any { return absolutePath(path, c.fillTemplates(e)) }},
 		{name: "description", convert: func(_ *importer, s *service, e setting) { s.comment = commentLine(c.fillTemplates(e)) }},
-		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", convertNode: c.shellCommand}}, rulesOf("compose shutdown")...)},
-		{name: "depends_on", key: "needs", convert: c.dependsOn},
+		{name: "shutdown", nested: append(rules{{name: "command", key: "stop_command", convertNode: c.shellCommand}}, parseRules("compose shutdown")...)},
+		{name: "depends_on", key: "needs", convert: c.importDependsOn},
 		{name: "(readiness|liveness)_probe", convert: c.importProbe},
 		{name: "environment", key: "env", convert: func(_ *importer, s *service, e setting) { s.addVariables(c.readEnvironment(e)...) }},
 		{name: "env_file", key: "env_file", convert: func(_ *importer, s *service, e setting) {
@@ -59,7 +59,7 @@ func (im *importer) importCompose(path string) error {
 	})
 	im.defaults.set("stop.grace", "10s") // process-compose's default for shutdown.timeout_seconds
 	top := lo.KeyBy(keys, func(e setting) string { return e.name })
-	c.docker = lo.HasKey(top, "services")
+	c.isDockerCompose = lo.HasKey(top, "services")
 	expands := !isTrue(top["disable_env_expansion"].value)
 	var processes []setting
 	for _, e := range keys {
@@ -88,7 +88,7 @@ func (im *importer) importCompose(path string) error {
 			im.apply(fileRules, nil, e)
 		}
 	}
-	if dotenv := absolutePath(path, ".env"); !c.docker && exists(dotenv) {
+	if dotenv := absolutePath(path, ".env"); !c.isDockerCompose && exists(dotenv) {
 		c.dotenv = []string{dotenv}
 		c.addNote(sourceRef{place: place{file: dotenv}}, "each service reads it (env_file); what it sets is filled in by the shell of a command, and not in other settings")
 	}
@@ -108,16 +108,16 @@ func (im *importer) importCompose(path string) error {
 const unknownKeyNote = "hinit has nothing like this setting"
 
 // fileRules are the rules for the settings at the top level of a file.
-var fileRules = rulesOf("compose")
+var fileRules = parseRules("compose")
 
 func (c *composeImport) addVars(e setting) {
-	maps.Copy(c.vars, lo.SliceToMap(e.variables(), func(v pair) (string, string) { return v.name, v.value }))
+	maps.Copy(c.vars, lo.SliceToMap(e.variables(), func(v envVar) (string, string) { return v.name, v.value }))
 }
 
-func (c *composeImport) dependsOn(_ *importer, s *service, e setting) {
+func (c *composeImport) importDependsOn(_ *importer, s *service, e setting) {
 	if e.node.Kind != yaml.MappingNode { // a list, which only Docker's compose files allow
 		for _, name := range e.scalars() {
-			c.dependencies = append(c.dependencies, dependency{service: s, to: name, condition: "process_started", place: e.place})
+			c.dependencies = append(c.dependencies, dependency{service: s, target: name, condition: "process_started", place: e.place})
 		}
 	}
 	for _, d := range e.keys() {
@@ -141,7 +141,7 @@ func (c *composeImport) interpolate(file string, n *yaml.Node) {
 		if found == "$$" {
 			return "$"
 		}
-		if c.docker {
+		if c.isDockerCompose {
 			c.addNote(sourceRef{place{file, n.Line}, found}, "stays as it is written; write the value that Docker replaces it by into hinit.yaml")
 		}
 		return found
@@ -170,7 +170,7 @@ func (c *composeImport) readProcess(p setting) {
 			c.addVars(e)
 		}
 	}
-	c.replicas(replicas, func(n int) {
+	c.addReplicas(replicas, func(n int) {
 		name := p.name
 		if replicas > 1 {
 			name = fmt.Sprintf("%s-%d", p.name, n)
@@ -178,11 +178,11 @@ func (c *composeImport) readProcess(p setting) {
 		s := c.addService(p.place, name)
 		s.group = p.name
 		c.vars["PC_REPLICA_NUM"], c.vars["PC_PROC_NAME"] = strconv.Itoa(n), p.name
-		c.processKeys(p, keys, s)
-		own, _ := s.values["env"].([]pair)
+		c.importProcessKeys(p, keys, s)
+		own, _ := s.values["env"].([]envVar)
 		for _, name := range []string{"PC_REPLICA_NUM", "PC_PROC_NAME"} {
 			if strings.Contains(strings.Join(s.list("command"), " "), name) || replicas > 1 && name == "PC_REPLICA_NUM" {
-				own = append([]pair{{name, c.vars[name]}}, own...)
+				own = append([]envVar{{name, c.vars[name]}}, own...)
 			}
 		}
 		s.set("env", own)
@@ -195,16 +195,16 @@ var processRules = slices.Concat(rules{
 	{name: "success_exit_codes", key: "success_codes", convertNode: func(e setting) any { return successExitCodes(e.scalars()) }},
 	{name: "availability", nested: rules{
 		{name: "restart", key: "restart.policy", convertText: restartPolicyOf},
-		{name: "backoff_seconds", convert: constantDelay(seconds)},
+		{name: "backoff_seconds", convert: constantRestartDelay(parseSeconds)},
 		{name: "max_restarts", key: "restart.max_restarts"},
-		{name: "exit_on_end", when: isTrue, note: "hinit doesn't end when a service does; make it the container's CMD for that"},
+		{name: "exit_on_end", matches: isTrue, note: "hinit doesn't end when a service does; make it the container's CMD for that"},
 	}},
 	{name: "schedule", convert: func(im *importer, s *service, e setting) {
-		if im.apply(rulesOf("compose schedule"), s, e.keys()...); s.text("schedule.cron") == "" {
+		if im.apply(parseRules("compose schedule"), s, e.keys()...); s.text("schedule.cron") == "" {
 			s.set("once", "boot")
 		}
 	}},
-	{name: "log_configuration", nested: rules{{name: "rotation", nested: rulesOf("compose rotation")}, {name: ".*", note: onlyKeysOfLogs}}},
+	{name: "log_configuration", nested: rules{{name: "rotation", nested: parseRules("compose rotation")}, {name: ".*", note: logKeysNote}}},
 	{name: "log_location", convert: func(im *importer, s *service, e setting) {
 		s.set("log", "true")
 		im.addNote(e.sourceRef, "hinit writes to logs/%s/current below logs.dir, not to %s", s.name, e.value)
@@ -223,22 +223,22 @@ var processRules = slices.Concat(rules{
 	}},
 	{name: "stop_signal", key: "stop.signal", convertText: func(value string) (string, error) { return strings.TrimPrefix(value, "SIG"), nil }},
 	{name: "healthcheck", convert: importHealthcheck},
-}, rulesOf("compose process"))
+}, parseRules("compose process"))
 
 // dayAndWeekday matches a schedule with a day of the month and a weekday, instead of "*", "?" or "*/1".
 var dayAndWeekday = regexp.MustCompile(`(^|\s)([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)\s+\S+\s+([^\s*?]\S*|[*?]/([2-9]|\d\d)\S*)$`)
 
-// dayOrWeekday returns a schedule unchanged. The error says that process-compose, like cron, runs a schedule with a day of the
+// checkCronDays returns a schedule unchanged. The error says that process-compose, like cron, runs a schedule with a day of the
 // month and a weekday on either of them.
-func dayOrWeekday(cron string) (string, error) {
+func checkCronDays(cron string) (string, error) {
 	if dayAndWeekday.MatchString(cron) {
 		return cron, errors.New("hinit runs it only on days that are both a day of the month and a weekday of it; write a task for each")
 	}
 	return cron, nil
 }
 
-// onlyKeysOfLogs is the note about a setting of a log without a rule.
-const onlyKeysOfLogs = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
+// logKeysNote is the note about a setting of a log without a rule.
+const logKeysNote = "hinit has the keys of logs for size, number, age and compression, and logs.console for the format"
 
 // restartPolicyOf converts availability.restart to a restart policy.
 func restartPolicyOf(value string) (string, error) {
@@ -252,29 +252,29 @@ func restartPolicyOf(value string) (string, error) {
 	return "never", fmt.Errorf("%q is not known; it is not restarted", oneLine(value))
 }
 
-func (c *composeImport) processKeys(p setting, keys []setting, s *service) {
+func (c *composeImport) importProcessKeys(p setting, keys []setting, s *service) {
 	s.addVariables(c.env...)
 	s.set("env_file", c.dotenv)
 	s.set("restart.policy", "never")
 	var entrypoint, arguments []string
 	for _, e := range keys {
 		switch {
-		case !c.docker && e.node.Kind != yaml.ScalarNode && slices.Contains([]string{"command", "working_dir", "ready_log_line", "disabled"}, e.name):
+		case !c.isDockerCompose && e.node.Kind != yaml.ScalarNode && slices.Contains([]string{"command", "working_dir", "ready_log_line", "disabled"}, e.name):
 			c.addNote(e.sourceRef, "is no text, and is left out")
 		case e.name == "entrypoint":
 			entrypoint = c.commandWords(e)
 		case e.name == "args":
 			arguments = e.scalars()
-		case e.name == "command" && c.docker:
+		case e.name == "command" && c.isDockerCompose:
 			s.recordPlace("command", e.place)
 			arguments = c.commandWords(e)
 		case e.name == "command":
-			s.setAt("command", e.place, c.shellCommand(e))
+			s.setFrom("command", e.place, c.shellCommand(e))
 		default:
-			c.apply(c.process, s, e)
+			c.apply(c.processRules, s, e)
 		}
 	}
-	if entrypoint != nil && s.values["command"] == nil || c.docker { // process-compose prefers command to entrypoint
+	if entrypoint != nil && s.values["command"] == nil || c.isDockerCompose { // process-compose prefers command to entrypoint
 		s.set("command", append(entrypoint, arguments...))
 	}
 	if s.isTask() {
@@ -295,10 +295,10 @@ func turnIntoTask(s *service) {
 
 // readEnvironment reads environment variables. It adds a note for each reference to another variable, because process-compose
 // replaces references, and hinit does not.
-func (c *composeImport) readEnvironment(e setting) []pair {
+func (c *composeImport) readEnvironment(e setting) []envVar {
 	list := e.variables()
 	for _, v := range list {
-		if !c.docker && variableReference.MatchString(v.value) {
+		if !c.isDockerCompose && variableReference.MatchString(v.value) {
 			c.addNote(e.sourceRef, "%s refers to a variable (%s), which stays as it is written", v.name, v.value)
 		}
 	}
@@ -312,19 +312,19 @@ func (c *composeImport) addDependency(w dependency) {
 		"process_completed_successfully": "done", "process_completed": "done",
 		"service_started": "started", "service_healthy": "ready", "service_completed_successfully": "done",
 	}[w.condition]
-	at := sourceRef{w.place, w.service.oldName + ".depends_on." + w.to}
+	at := sourceRef{w.place, w.service.oldName + ".depends_on." + w.target}
 	if !known {
-		c.addNote(at, "the condition %q is not known; the service waits until %s has started", w.condition, w.to)
+		c.addNote(at, "the condition %q is not known; the service waits until %s has started", w.condition, w.target)
 		until = "started"
 	}
 	if w.condition == "process_completed" {
-		c.addNote(at, "the service waits until %s has ended with exit code 0; with another exit code it keeps waiting", w.to)
+		c.addNote(at, "the service waits until %s has ended with exit code 0; with another exit code it keeps waiting", w.target)
 	}
-	found := c.findServices(w.to)
+	found := c.findServices(w.target)
 	if len(found) == 0 {
 		c.addNote(at, "there is no such process")
 	}
-	if w.to == w.service.oldName {
+	if w.target == w.service.oldName {
 		c.addNote(at, "it would wait for itself; the need is left out")
 	}
 	for _, to := range found {
@@ -333,7 +333,7 @@ func (c *composeImport) addDependency(w dependency) {
 		}
 		w.service.addNeed(need{name: to.name, until: until, optional: w.optional, place: w.place})
 		if w.restarts {
-			w.service.setAt("restart_on", w.place, append(w.service.list("restart_on"), to.name))
+			w.service.setFrom("restart_on", w.place, append(w.service.list("restart_on"), to.name))
 		}
 	}
 }

@@ -150,17 +150,17 @@ type importer struct {
 	services      []*service
 	limitExceeded bool // more services than maxServices, or more notes than maxNotes
 	notes         []Note
-	noted         int
+	noteCount     int
 	defaults      struct { // the other supervisor's defaults that differ from hinit's
 		values
-		environment []pair
+		environment []envVar
 	}
 }
 
 // addNote adds a note about the setting at. Notes of one file with the same text become one note that lists the settings.
 func (im *importer) addNote(at sourceRef, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	if im.noted++; im.noted > maxNotes {
+	if im.noteCount++; im.noteCount > maxNotes {
 		im.limitExceeded = true
 		return
 	}
@@ -206,14 +206,14 @@ const (
 	maxNotes    = 10_000 // maximum number of settings with a note; each note is compared with all earlier notes
 )
 
-// replicas calls make once for each replica of a program; make adds the service of this replica. Only the notes about the first
-// replica remain, because all replicas cause the same notes.
-func (im *importer) replicas(count int, make func(n int)) {
+// addReplicas calls make once for each replica of a program; make adds the service of this replica. Only the notes about the
+// first replica remain, because all replicas cause the same notes.
+func (im *importer) addReplicas(count int, make func(n int)) {
 	for n := 0; n < count && !im.limitExceeded; n++ {
-		before, noted := slices.Clone(im.notes), im.noted
+		before, noted := slices.Clone(im.notes), im.noteCount
 		make(n)
 		if n > 0 {
-			im.notes, im.noted = before, noted
+			im.notes, im.noteCount = before, noted
 		}
 	}
 }
@@ -249,7 +249,7 @@ func absolutePath(file, path string) string {
 
 func validate(text []byte) error {
 	none := func(string) (string, bool) { return "", false }
-	_, err := config.Load(config.Options{Path: "hinit.yaml", Text: text, ServicesOnly: true, Env: none})
+	_, err := config.Load(config.Options{Path: "hinit.yaml", Content: text, ServicesOnly: true, Env: none})
 	return err
 }
 
@@ -259,7 +259,7 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 		if len(im.services) == 0 {
 			return nil, fmt.Errorf("%s has no service that hinit could take over", path)
 		}
-		im.leaveOutNeedsOfManual()
+		im.removeNeedsOfManual()
 		text, err := im.yaml(path, format)
 		if err != nil {
 			return nil, err
@@ -268,7 +268,7 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 		if wrong == nil {
 			return text, nil
 		}
-		if !im.leaveOut(wrong) {
+		if !im.removeInvalid(wrong) {
 			return nil, fmt.Errorf("the result is no valid configuration: %w", wrong)
 		}
 	}
@@ -279,9 +279,9 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 // the key inside the check.
 var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?((?:\.[a-z_]+)*)|service "([a-z0-9_-]+)"`)
 
-// leaveOut removes the causes of wrong, an error of package config. Each call removes at most one part of each service. less
+// removeInvalid removes the causes of wrong, an error of package config. Each call removes at most one part of each service. less
 // reports whether it has removed anything.
-func (im *importer) leaveOut(wrong error) (less bool) {
+func (im *importer) removeInvalid(wrong error) (less bool) {
 	list := []error{wrong}
 	if joined, is := wrong.(interface{ Unwrap() []error }); is {
 		list = joined.Unwrap()
@@ -303,13 +303,13 @@ func (im *importer) leaveOut(wrong error) (less bool) {
 		i := slices.IndexFunc(im.services, func(s *service) bool { return s.name == name && !seen[name] })
 		if i >= 0 {
 			seen[name], less = true, true
-			im.leaveOutKey(im.services[i], found[2], found[3], found[4], why)
+			im.removeKey(im.services[i], found[2], found[3], found[4], why)
 		}
 	}
 	return less
 }
 
-func (im *importer) leaveOutNeedsOfManual() {
+func (im *importer) removeNeedsOfManual() {
 	for _, s := range im.services {
 		s.needs = slices.DeleteFunc(s.needs, func(n need) bool {
 			manual := slices.ContainsFunc(im.services, func(to *service) bool { return to.name == n.name && to.text("once") == "manual" })
@@ -321,9 +321,9 @@ func (im *importer) leaveOutNeedsOfManual() {
 	}
 }
 
-// leaveOutKey removes a key of a service, or only a key below it (inside), such as ".signal" of stop. It adds a note. Of checks
+// removeKey removes a key of a service, or only a key below it (inside), such as ".signal" of stop. It adds a note. Of checks
 // and needs it removes only the element with the problem. Without its command, the whole service is removed.
-func (im *importer) leaveOutKey(s *service, key, number, inside, why string) {
+func (im *importer) removeKey(s *service, key, number, inside, why string) {
 	if key == "restart" && inside == "" {
 		inside = ".max" // the problem is that max is shorter than initial
 	}

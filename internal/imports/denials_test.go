@@ -13,9 +13,9 @@ import (
 	"hinit/internal/gendocs/reference"
 )
 
-// denials lists the texts of the importer that deny a feature of hinit, each with the keys of hinit.yaml that would make the
-// text wrong. A key is a part of a path such as services.NAME.stop.command.
-var denials = map[string][]string{
+// deniedFeatures lists the texts of the importer that deny a feature of hinit, each with the keys of hinit.yaml that would make
+// the text wrong. A key is a part of a path such as services.NAME.stop.command.
+var deniedFeatures = map[string][]string{
 	"hinit runs no commands for variables":  {"env_command", "env_cmds"},
 	"hinit watches no sources":              {"watch", "watch_files"},
 	"hinit offers no tools":                 {"mcp", "mcp_server"},
@@ -71,10 +71,10 @@ var denials = map[string][]string{
 	"days that are both a day of the month":     {"schedule.either", "schedule.days"},
 }
 
-// denying matches sentences that deny a feature of hinit, or describe a difference of hinit.
-var denying = regexp.MustCompile(`\bhinit (has (no|nothing|a control|the keys)|doesn't|does not|offers|always|rotates|leaves|passes|uses no|\w+s (no|nothing|in|any|and|to|it|by)\b)|hinit\.yaml have no|is not (undone|ended)|a service has no|one log takes|don't overlap|waits for ever`)
+// denialSentence matches sentences that deny a feature of hinit, or describe a difference of hinit.
+var denialSentence = regexp.MustCompile(`\bhinit (has (no|nothing|a control|the keys)|doesn't|does not|offers|always|rotates|leaves|passes|uses no|\w+s (no|nothing|in|any|and|to|it|by)\b)|hinit\.yaml have no|is not (undone|ended)|a service has no|one log takes|don't overlap|waits for ever`)
 
-func keysOfTheTable() map[string]bool {
+func configKeys() map[string]bool {
 	table := make(map[string]bool)
 	for prefix, keys := range reference.Keys() {
 		for _, k := range keys {
@@ -90,7 +90,7 @@ func keysOfTheTable() map[string]bool {
 	return table
 }
 
-func textsOfThePackage(t *testing.T) (list []string) {
+func packageTexts(t *testing.T) (list []string) {
 	files, err := filepath.Glob("*.go")
 	if err != nil {
 		t.Fatal(err)
@@ -123,12 +123,12 @@ func textsOfThePackage(t *testing.T) (list []string) {
 // No note of the importer may deny a feature that has a key of hinit.yaml, such as the forwarding of logs or the descriptor for
 // readiness.
 func TestTheImportDeniesNothingThatHinitYamlHas(t *testing.T) {
-	table, used := keysOfTheTable(), make(map[string]bool)
+	table, used := configKeys(), make(map[string]bool)
 	if !table["services.NAME.notify.fd"] || !table["notify.fd"] || !table["logs.max_age"] || !table["services.NAME.limits"] {
 		t.Fatal("the table of keys is not read as it is written")
 	}
 	named := regexp.MustCompile(`\b(services\.NAME|logs|restart|stop|control|schedule|agent|notify)(\.[a-z_]+)+\b`)
-	for _, text := range textsOfThePackage(t) {
+	for _, text := range packageTexts(t) {
 		for _, key := range named.FindAllString(text, -1) {
 			if key = strings.TrimSuffix(key, ".nofile"); !table[strings.TrimSuffix(key, ".nproc")] {
 				t.Errorf("the import names the key %s, which hinit.yaml has not: %s", key, text)
@@ -137,11 +137,11 @@ func TestTheImportDeniesNothingThatHinitYamlHas(t *testing.T) {
 				t.Errorf("the import names %s, which hinit run refuses: %s", key, text)
 			}
 		}
-		if !denying.MatchString(text) {
+		if !denialSentence.MatchString(text) {
 			continue
 		}
 		known := false
-		for words, keys := range denials {
+		for words, keys := range deniedFeatures {
 			if !strings.Contains(text, words) {
 				continue
 			}
@@ -156,7 +156,7 @@ func TestTheImportDeniesNothingThatHinitYamlHas(t *testing.T) {
 			t.Errorf("the import says %q; add a line to denials with the keys that would make it untrue", text)
 		}
 	}
-	for words := range denials {
+	for words := range deniedFeatures {
 		if !used[words] {
 			t.Errorf("the import does not say %q any more; remove the line", words)
 		}

@@ -59,7 +59,7 @@ func TestMeaning(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		cfg, err := config.Load(config.Options{Text: result.YAML, ServicesOnly: true})
+		cfg, err := config.Load(config.Options{Content: result.YAML, ServicesOnly: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +93,7 @@ func TestMeaning(t *testing.T) {
 		t.Errorf("checks: %+v, %+v", db, api)
 	}
 	c = load("layers")
-	if web := c.Services["web"].Checks; len(web) != 1 || web[0].OnFailure != config.OnRestart || web[0].FailureThreshold != 2 || web[0].Name != "web-up" {
+	if web := c.Services["web"].Checks; len(web) != 1 || web[0].OnFailure != config.OnFailureRestart || web[0].FailureThreshold != 2 || web[0].Name != "web-up" {
 		t.Errorf("checks: %+v", web)
 	}
 	if db := c.Services["db"]; db.Env["STAGE"] != "site" || db.Env["REGION"] != "eu" || !c.Services["web"].Enabled || c.Services["batch"].Enabled {
@@ -169,7 +169,7 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 // Docker replaces $$ in all texts, passes variables without a value on, and allows missing files and services. The import must keep
 // that.
 func TestAnImportedComposeFileLostItsOptionalFileAndItsDollars(t *testing.T) {
-	c := imported(t, "compose.yaml", map[string]string{"compose.yaml": `services:
+	c := importUnits(t, "compose.yaml", map[string]string{"compose.yaml": `services:
   a:
     image: shop
     command: [sh, -c, 'echo $$HOME']
@@ -235,7 +235,7 @@ func TestATaskWithAWrongScheduleStaysATask(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(config.Options{Text: result.YAML, ServicesOnly: true})
+	cfg, err := config.Load(config.Options{Content: result.YAML, ServicesOnly: true})
 	if err != nil || cfg.Services["a"].Task.Once != config.OnceManual || len(result.Notes) != 1 {
 		t.Errorf("%v, %s\n%v", err, result.YAML, result.Notes)
 	}
@@ -345,7 +345,7 @@ func TestMergesOfMergesEndAtOnce(t *testing.T) {
 
 // The import of a file with many merges of one mapping must contain their commands.
 func TestMergesAreFilledIn(t *testing.T) {
-	c, said := notesOf(t, "process-compose.yaml", "x-a: &a {command: sleep 1}\nx-b: &b {<<: *a, namespace: n}\nprocesses:\n"+numbered(900, "  p%d: {<<: [*b, *a], description: x}\n"))
+	c, said := importText(t, "process-compose.yaml", "x-a: &a {command: sleep 1}\nx-b: &b {<<: *a, namespace: n}\nprocesses:\n"+repeatFormat(900, "  p%d: {<<: [*b, *a], description: x}\n"))
 	if p := c.Services["p900"]; len(p.Command) != 3 || p.Command[2] != "sleep 1" || p.Operator.Group != "n" || said != "" {
 		t.Errorf("%+v\n%s", p, said)
 	}
@@ -354,8 +354,8 @@ func TestMergesAreFilledIn(t *testing.T) {
 // An import of more than a thousand services must be refused. These 20,000 would take 42 seconds and half a gigabyte.
 func TestAHundredProgramsOfTwoHundredReplicasAreRefused(t *testing.T) {
 	for name, text := range map[string]string{
-		"process-compose.yaml": "processes:\n" + numbered(100, "  p%d: {command: x, replicas: 200}\n"),
-		"supervisord.conf":     numbered(1001, "[program:p%d]\ncommand=x\n"),
+		"process-compose.yaml": "processes:\n" + repeatFormat(100, "  p%d: {command: x, replicas: 200}\n"),
+		"supervisord.conf":     repeatFormat(1001, "[program:p%d]\ncommand=x\n"),
 	} {
 		file := filepath.Join(t.TempDir(), name)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -372,7 +372,7 @@ func TestAHundredProgramsOfTwoHundredReplicasAreRefused(t *testing.T) {
 	}
 }
 
-func numbered(n int, format string) string {
+func repeatFormat(n int, format string) string {
 	var b strings.Builder
 	for i := range n {
 		fmt.Fprintf(&b, format, i+1)

@@ -11,7 +11,7 @@ import (
 	"hinit/internal/config"
 )
 
-func notesOf(t *testing.T, name, text string) (*config.Config, string) {
+func importText(t *testing.T, name, text string) (*config.Config, string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -21,7 +21,7 @@ func notesOf(t *testing.T, name, text string) (*config.Config, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(config.Options{Text: result.YAML, ServicesOnly: true})
+	cfg, err := config.Load(config.Options{Content: result.YAML, ServicesOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ func notesOf(t *testing.T, name, text string) (*config.Config, string) {
 // A service with a profile in a compose file must not be enabled, because compose starts it only if the user names the profile.
 // An import must not start a debug console.
 func TestAServiceOfAComposeProfileWasStarted(t *testing.T) {
-	c, said := notesOf(t, "compose.yaml", "services:\n  web: {image: x, command: a}\n  debug: {image: x, command: b, profiles: [debug]}\n")
+	c, said := importText(t, "compose.yaml", "services:\n  web: {image: x, command: a}\n  debug: {image: x, command: b, profiles: [debug]}\n")
 	if c.Services["debug"].Enabled || !c.Services["web"].Enabled || !strings.Contains(said, "debug.profiles: is not enabled") {
 		t.Errorf("debug is enabled: %v\n%s", c.Services["debug"].Enabled, said)
 	}
@@ -43,7 +43,7 @@ func TestAServiceOfAComposeProfileWasStarted(t *testing.T) {
 
 // A health check with "disable: false" must become a check, and the limits of the container must be imported.
 func TestAComposeHealthcheckThatIsNotDisabledWasLost(t *testing.T) {
-	c, said := notesOf(t, "compose.yaml", `services:
+	c, said := importText(t, "compose.yaml", `services:
   web: {image: x, command: a, healthcheck: {test: [CMD, x], disable: false}, mem_limit: 512m, pids_limit: 100, cpuset: "0,1", oom_score_adj: 300}
 `)
 	if web := c.Services["web"]; len(web.Checks) != 1 || web.Memory.Max != 512<<20 || web.Priority.MaxPIDs != 100 || web.Priority.CPUAffinity != "0,1" || web.Priority.OOMScore != 300 {
@@ -69,7 +69,7 @@ func TestAPartOfAYAMLFileWasIgnored(t *testing.T) {
 			t.Errorf("%q: %v, want %q\n%s", text, err, want, result.YAML)
 		}
 	}
-	if _, said := notesOf(t, "compose.yaml", "services:\n  a: {image: x, command: x, user: !reset null}\n"); !strings.Contains(said, "compose.yaml:2: !reset: the tag") {
+	if _, said := importText(t, "compose.yaml", "services:\n  a: {image: x, command: x, user: !reset null}\n"); !strings.Contains(said, "compose.yaml:2: !reset: the tag") {
 		t.Errorf("%s", said)
 	}
 }
@@ -81,12 +81,12 @@ func TestAMaximumOfRestartsWasNeverReached(t *testing.T) {
 		"process-compose.yaml": "processes: {a: {command: x, availability: {restart: on_failure, backoff_seconds: 300, max_restarts: 3}}}\n",
 		"compose.yaml":         "services: {a: {image: x, command: x, restart: 'on-failure:3'}}\n",
 	} {
-		c, _ := notesOf(t, name, text)
+		c, _ := importText(t, name, text)
 		if r := c.Services["a"].Restart; r.MaxRestarts != 3 || r.MaxRestartsWindow < 1000*time.Hour {
 			t.Errorf("%s: %+v", name, r)
 		}
 	}
-	if c, _ := notesOf(t, "compose.yaml", "services: {a: {image: x, command: x}}\n"); c.Restart.MaxRestartsWindow != 10*time.Minute {
+	if c, _ := importText(t, "compose.yaml", "services: {a: {image: x, command: x}}\n"); c.Restart.MaxRestartsWindow != 10*time.Minute {
 		t.Errorf("%+v", c.Restart)
 	}
 }
@@ -94,7 +94,7 @@ func TestAMaximumOfRestartsWasNeverReached(t *testing.T) {
 // A daemon of process-compose must not be enabled. As a service, hinit would kill the daemon as soon as its first
 // process ends.
 func TestADaemonOfProcessComposeIsNotEnabled(t *testing.T) {
-	c, said := notesOf(t, "process-compose.yaml", "processes: {a: {command: x, is_daemon: true}, b: {command: x, is_daemon: false, is_tty: false, is_elevated: false}}\n")
+	c, said := importText(t, "process-compose.yaml", "processes: {a: {command: x, is_daemon: true}, b: {command: x, is_daemon: false, is_tty: false, is_elevated: false}}\n")
 	if c.Services["a"].Enabled || !c.Services["b"].Enabled || strings.Contains(said, "b.") {
 		t.Errorf("a: %v, b: %v\n%s", c.Services["a"].Enabled, c.Services["b"].Enabled, said)
 	}
@@ -103,7 +103,7 @@ func TestADaemonOfProcessComposeIsNotEnabled(t *testing.T) {
 // A variable that the program's own shell sets, such as $i in a loop, must stay. The shell of the import replaced it. Also, %%
 // before a bracket must become one percent sign.
 func TestTheDollarsAndPercentSignsOfAProgramWereReplaced(t *testing.T) {
-	c, said := notesOf(t, "supervisord.conf", `[program:loop]
+	c, said := importText(t, "supervisord.conf", `[program:loop]
 command=bash -c "for i in 1 2; do echo $i %(ENV_X)s; done"
 [program:web]
 command=gunicorn --access-logformat "%%(h)s %%(t)s" app:app
@@ -119,7 +119,7 @@ environment=FORMAT="%%(h)s",RATE="100%%"
 
 // %(group_name)s must be the name of the program's group, or the name of a program without a group.
 func TestTheGroupNameOfAProgramIsItsGroup(t *testing.T) {
-	c, said := notesOf(t, "supervisord.conf", `[program:worker]
+	c, said := importText(t, "supervisord.conf", `[program:worker]
 command=run %(group_name)s
 process_name=%(group_name)s_%(process_num)d
 numprocs=2
@@ -150,7 +150,7 @@ programs=worker
 // A chain of requirements must be enabled as a whole. If the third service of the chain stayed disabled, the others would wait
 // for ever.
 func TestWhatARequiredServiceRequiresIsEnabled(t *testing.T) {
-	c, _ := notesOf(t, "001-a.yaml", `services:
+	c, _ := importText(t, "001-a.yaml", `services:
   c: {override: replace, command: c}
   b: {override: replace, command: b, requires: [c]}
   a: {override: replace, command: a, requires: [b], startup: enabled}
@@ -166,18 +166,18 @@ func TestWhatARequiredServiceRequiresIsEnabled(t *testing.T) {
 
 // If a later layer changes the action of a failed check, the later action must count.
 func TestALaterLayerOfPebbleChangesAnAction(t *testing.T) {
-	c := imported(t, ".", map[string]string{
+	c := importUnits(t, ".", map[string]string{
 		"001-a.yaml": "services: {a: {override: replace, command: a, on-check-failure: {up: restart}}}\nchecks: {up: {override: replace, http: {url: 'http://localhost:80/'}}}\n",
 		"002-b.yaml": "services: {a: {override: merge, on-check-failure: {up: ignore}}}\nchecks: {up: {override: merge, http: {url: 'http://localhost:81/'}}}\n",
 	})
-	if checks := c.Services["a"].Checks; len(checks) != 1 || checks[0].OnFailure != config.OnReport || checks[0].HTTP.URL != "http://localhost:81/" {
+	if checks := c.Services["a"].Checks; len(checks) != 1 || checks[0].OnFailure != config.OnFailureReport || checks[0].HTTP.URL != "http://localhost:81/" {
 		t.Errorf("%+v", checks)
 	}
 }
 
 // A backslash at the end of a command must not make the setting after an empty line an argument of the command.
 func TestABackslashBeforeAnEmptyLineSwallowedTheNextSetting(t *testing.T) {
-	c, _ := notesOf(t, "a.service", "[Service]\nExecStart=/bin/a \\\n  --b \\\n\nUser=www\n")
+	c, _ := importText(t, "a.service", "[Service]\nExecStart=/bin/a \\\n  --b \\\n\nUser=www\n")
 	if a := c.Services["a"]; !slices.Equal(a.Command, []string{"/bin/a", "--b"}) || a.User != "www" {
 		t.Errorf("%q as %q", a.Command, a.User)
 	}
@@ -190,9 +190,9 @@ func TestTheOrderOfSettingsOfAUnitChangedTheirMeaning(t *testing.T) {
 		"[Unit]\nStartLimitIntervalSec=0\nStartLimitBurst=5\n[Service]\nRestartMaxDelaySec=5min\nRestartSec=5\n",
 		"[Unit]\nStartLimitBurst=5\nStartLimitIntervalSec=0\n[Service]\nRestartSec=5\nRestartMaxDelaySec=5min\n",
 	} {
-		c, _ := notesOf(t, "a.service", text+"Type=notify\nExecStart=/bin/a\nTimeoutSec=20min\n")
+		c, _ := importText(t, "a.service", text+"Type=notify\nExecStart=/bin/a\nTimeoutSec=20min\n")
 		a := c.Services["a"]
-		if r := a.Restart; r.MaxRestarts != 0 || r.InitialDelay != 5*time.Second || r.Max != 5*time.Minute {
+		if r := a.Restart; r.MaxRestarts != 0 || r.InitialDelay != 5*time.Second || r.MaxDelay != 5*time.Minute {
 			t.Errorf("%s: %+v", text, r)
 		}
 		if a.Notify.Timeout != 20*time.Minute || a.Stop.Grace != 20*time.Minute {
@@ -203,7 +203,7 @@ func TestTheOrderOfSettingsOfAUnitChangedTheirMeaning(t *testing.T) {
 
 // In systemd, EnvironmentFile wins over Environment. A note must say so, because hinit has the opposite order.
 func TestAFileOfVariablesLostAgainstTheUnit(t *testing.T) {
-	_, said := notesOf(t, "a.service", "[Service]\nEnvironment=OPTS=\nEnvironmentFile=-/etc/default/a\nExecStart=/bin/a $OPTS\nSendSIGKILL=no\n")
+	_, said := importText(t, "a.service", "[Service]\nEnvironment=OPTS=\nEnvironmentFile=-/etc/default/a\nExecStart=/bin/a $OPTS\nSendSIGKILL=no\n")
 	for _, want := range []string{"a.service:3: EnvironmentFile: systemd prefers the file", "a.service:5: SendSIGKILL: hinit always sends KILL"} {
 		if !strings.Contains(said, want) {
 			t.Errorf("no note has %q:\n%s", want, said)
@@ -215,9 +215,9 @@ func TestAFileOfVariablesLostAgainstTheUnit(t *testing.T) {
 func TestAFileOfMistakesEndsSoon(t *testing.T) {
 	for name, text := range map[string]string{
 		"supervisord.conf":     "[program:a]\ncommand=x\n[program:b]\n" + strings.Repeat("x\n", 400_000),
-		"unit.service":         "[Service]\nExecStart=x\n" + numbered(11_000, "Odd%d=1\n"),
-		"compose.yaml":         "services: {a: {image: x, command: '" + numbered(11_000, "$v%d") + "'}}\n",
-		"process-compose.yaml": "processes: {a: {command: x, replicas: 600, " + numbered(20, "odd%d: 1,") + "}}\n",
+		"unit.service":         "[Service]\nExecStart=x\n" + repeatFormat(11_000, "Odd%d=1\n"),
+		"compose.yaml":         "services: {a: {image: x, command: '" + repeatFormat(11_000, "$v%d") + "'}}\n",
+		"process-compose.yaml": "processes: {a: {command: x, replicas: 600, " + repeatFormat(20, "odd%d: 1,") + "}}\n",
 	} {
 		file := filepath.Join(t.TempDir(), name)
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
@@ -240,7 +240,7 @@ func TestACommandThatIsNoUTF8WasChanged(t *testing.T) {
 		"supervisord.conf": "[program:a]\ncommand=echo \xe9\n[program:b]\ncommand=b\n",
 		"a.service":        "[Service]\nType=oneshot\nExecStart=/bin/a\nExecStart=/bin/b \xe9\n",
 	} {
-		if _, said := notesOf(t, name, text); !strings.Contains(said, "cannot be taken apart: it is no UTF-8") {
+		if _, said := importText(t, name, text); !strings.Contains(said, "cannot be taken apart: it is no UTF-8") {
 			t.Errorf("%s:\n%s", name, said)
 		}
 	}
@@ -248,11 +248,11 @@ func TestACommandThatIsNoUTF8WasChanged(t *testing.T) {
 
 // A wrong value must remove only its own key. The grace of the stop and the restart policy must stay.
 func TestAWrongKeyTookItsNeighboursWithIt(t *testing.T) {
-	c, said := notesOf(t, "compose.yaml", "services: {a: {image: x, command: x, stop_signal: SIGRTMIN+3, stop_grace_period: 1m, restart: 'on-failure:many'}}\n")
+	c, said := importText(t, "compose.yaml", "services: {a: {image: x, command: x, stop_signal: SIGRTMIN+3, stop_grace_period: 1m, restart: 'on-failure:many'}}\n")
 	if a := c.Services["a"]; a.Stop.Grace != time.Minute || a.Restart.Policy != config.RestartOnFailure || !strings.Contains(said, "a.stop.signal: is left out: expected one of TERM") {
 		t.Errorf("%+v, %+v\n%s", a.Stop, a.Restart, said)
 	}
-	c, said = notesOf(t, "001-a.yaml", "services: {a: {override: replace, command: a, on-success: ignore, on-failure: ignore, backoff-delay: 1s, backoff-limit: 100ms}}\n")
+	c, said = importText(t, "001-a.yaml", "services: {a: {override: replace, command: a, on-success: ignore, on-failure: ignore, backoff-delay: 1s, backoff-limit: 100ms}}\n")
 	if a := c.Services["a"]; a.Restart.Policy != config.RestartNever || !strings.Contains(said, "a.restart.max: is left out: max (100ms)") {
 		t.Errorf("%+v\n%s", a.Restart, said)
 	}
@@ -261,14 +261,14 @@ func TestAWrongKeyTookItsNeighboursWithIt(t *testing.T) {
 // A note must ask to write out a directory with ~ or a variable. command must win over entrypoint, and a check may end in an
 // empty argument.
 func TestAPathOfTheHomeBecameOneBesideTheFile(t *testing.T) {
-	c, said := notesOf(t, "process-compose.yaml", "processes: {a: {command: x, entrypoint: [y], working_dir: ~/src}, b: {entrypoint: [y, z], working_dir: '${HOME}/src'}}\n")
+	c, said := importText(t, "process-compose.yaml", "processes: {a: {command: x, entrypoint: [y], working_dir: ~/src}, b: {entrypoint: [y, z], working_dir: '${HOME}/src'}}\n")
 	if strings.Count(said, "write it out, because variables and ~ are not filled in") != 2 || strings.Contains(c.Services["a"].Cwd, "src") {
 		t.Errorf("%s in %s", said, c.Services["a"].Cwd)
 	}
 	if a, b := c.Services["a"].Command, c.Services["b"].Command; !slices.Equal(a, []string{"bash", "-c", "x"}) || !slices.Equal(b, []string{"y", "z"}) {
 		t.Errorf("%q, %q", a, b)
 	}
-	c, _ = notesOf(t, "compose.yaml", "services: {a: {image: x, command: x, healthcheck: {test: [CMD, test, -z, '']}}, b: {image: x, command: x, healthcheck: {test: [NONE]}}}\n")
+	c, _ = importText(t, "compose.yaml", "services: {a: {image: x, command: x, healthcheck: {test: [CMD, test, -z, '']}}, b: {image: x, command: x, healthcheck: {test: [NONE]}}}\n")
 	if len(c.Services["a"].Checks) != 1 || len(c.Services["b"].Checks) != 0 {
 		t.Errorf("%+v, %+v", c.Services["a"].Checks, c.Services["b"].Checks)
 	}

@@ -42,8 +42,8 @@ type service struct {
 	places map[string]place // origin of each key, by the first part of the key
 }
 
-// setAt sets a key, and records the origin of the value in the old configuration.
-func (s *service) setAt(key string, at place, value any) {
+// setFrom sets a key, and records the origin of the value in the old configuration.
+func (s *service) setFrom(key string, at place, value any) {
 	s.set(key, value)
 	s.recordPlace(key, at)
 }
@@ -65,12 +65,12 @@ func (s *service) drop(key string) bool {
 func (s *service) isTask() bool { return s.text("once") != "" || s.text("schedule.cron") != "" }
 
 // addVariables appends environment variables. A later variable replaces an earlier one of the same name.
-func (s *service) addVariables(list ...pair) {
-	have, _ := s.values["env"].([]pair)
+func (s *service) addVariables(list ...envVar) {
+	have, _ := s.values["env"].([]envVar)
 	s.set("env", append(slices.Clip(have), list...))
 }
 
-type pair struct{ name, value string }
+type envVar struct{ name, value string }
 
 type need struct {
 	name, until string
@@ -116,8 +116,8 @@ func (s *service) node() *yaml.Node {
 		needs = append(needs, one)
 	}
 	checks := lo.Map(s.checks, func(c *service, _ int) *yaml.Node { return encodeMapping[config.Check](c.values) })
-	s.set("needs", sequence(yaml.FlowStyle, needs))
-	s.set("checks", sequence(0, checks))
+	s.set("needs", sequenceNode(yaml.FlowStyle, needs))
+	s.set("checks", sequenceNode(0, checks))
 	return encodeMapping[config.Service](s.values)
 }
 
@@ -164,10 +164,10 @@ func valueNode(field any, isTemplate bool, value any) *yaml.Node {
 			return one(value)
 		}
 	case []string:
-		return sequence(yaml.FlowStyle, lo.Map(value, func(word string, _ int) *yaml.Node { return one(word) }))
-	case []pair:
-		n, last := &yaml.Node{Kind: yaml.MappingNode}, lo.SliceToMap(value, func(p pair) (string, string) { return p.name, p.value })
-		for _, p := range lo.UniqBy(value, func(p pair) string { return p.name }) {
+		return sequenceNode(yaml.FlowStyle, lo.Map(value, func(word string, _ int) *yaml.Node { return one(word) }))
+	case []envVar:
+		n, last := &yaml.Node{Kind: yaml.MappingNode}, lo.SliceToMap(value, func(p envVar) (string, string) { return p.name, p.value })
+		for _, p := range lo.UniqBy(value, func(p envVar) string { return p.name }) {
 			n.Content = append(n.Content, textNode(p.name), one(last[p.name]))
 		}
 		if len(value) > 0 {
@@ -183,7 +183,7 @@ func textNode(value string) *yaml.Node {
 	return n
 }
 
-func sequence(style yaml.Style, items []*yaml.Node) *yaml.Node {
+func sequenceNode(style yaml.Style, items []*yaml.Node) *yaml.Node {
 	if len(items) == 0 {
 		return nil
 	}

@@ -17,13 +17,13 @@ type pebblePlan struct {
 
 // mergedItem is a service or a check, with its settings from all layers.
 type mergedItem struct {
-	setting // mapping in the last layer with the item
-	all     []setting
+	setting  // mapping in the last layer with the item
+	settings []setting
 }
 
 // get returns the first non-empty setting with one of the names, or a setting with a nil node.
 func (l *mergedItem) get(names ...string) setting {
-	e, _ := lo.Find(l.all, func(e setting) bool { return slices.Contains(names, e.name) && !isNull(e.node) })
+	e, _ := lo.Find(l.settings, func(e setting) bool { return slices.Contains(names, e.name) && !isNull(e.node) })
 	return e
 }
 
@@ -47,7 +47,7 @@ func (im *importer) importPebble(path string) error {
 	var started []string // services with "startup: enabled", and the services that they require
 	for _, l := range p.services {
 		if p.importOrder(l); l.get("startup").value == "enabled" {
-			started = withReachable(started, l.name, func(name string) []string { return requires[name] })
+			started = appendReachable(started, l.name, func(name string) []string { return requires[name] })
 		}
 	}
 	for _, s := range p.importer.services {
@@ -55,7 +55,7 @@ func (im *importer) importPebble(path string) error {
 	}
 	used := p.addChecksToServices()
 	for _, c := range p.checks {
-		if !used[c.name] && !p.addToContext(c) {
+		if !used[c.name] && !p.addToServiceContext(c) {
 			im.addNote(c.sourceRef, "belongs to no service (no on-check-failure names it); add it to the checks of the service it looks at")
 		}
 	}
@@ -73,9 +73,9 @@ func (p *pebblePlan) addLayer(file string) error {
 		case "summary", "description":
 		case "services":
 			e.where = ""
-			p.services = combine(p.services, e)
+			p.services = mergeLayer(p.services, e)
 		case "checks":
-			p.checks = combine(p.checks, e)
+			p.checks = mergeLayer(p.checks, e)
 		case "log-targets":
 			for _, t := range e.keys() {
 				p.addNote(t.sourceRef, "hinit forward sends logs to Loki, OpenTelemetry and syslog; make it a service: hinit forward --to URL (%s)", t.name)
@@ -88,9 +88,9 @@ func (p *pebblePlan) addLayer(file string) error {
 	return nil
 }
 
-// combine adds the services or checks of one layer to list. For an item that list already has, the key override decides whether
-// it is merged with the old item or replaces it.
-func combine(list []*mergedItem, at setting) []*mergedItem {
+// mergeLayer adds the services or checks of one layer to list. For an item that list already has, the key override decides
+// whether it is merged with the old item or replaces it.
+func mergeLayer(list []*mergedItem, at setting) []*mergedItem {
 	for _, e := range at.keys() {
 		i := slices.IndexFunc(list, func(l *mergedItem) bool { return l.name == e.name })
 		if i < 0 {
@@ -100,7 +100,7 @@ func combine(list []*mergedItem, at setting) []*mergedItem {
 		l.setting = e
 		keys := e.keys()
 		if !slices.ContainsFunc(keys, func(k setting) bool { return k.name == "override" && k.value == "merge" }) {
-			l.all = nil
+			l.settings = nil
 		}
 		for _, k := range keys {
 			if k.name != "override" {
@@ -113,17 +113,17 @@ func combine(list []*mergedItem, at setting) []*mergedItem {
 
 // merge merges a setting of a later layer into l. Lists and mappings are joined; any other value replaces the old one.
 func (l *mergedItem) merge(k setting) {
-	i := slices.IndexFunc(l.all, func(e setting) bool { return e.name == k.name })
+	i := slices.IndexFunc(l.settings, func(e setting) bool { return e.name == k.name })
 	if i < 0 {
-		l.all = append(l.all, k)
+		l.settings = append(l.settings, k)
 		return
 	}
-	if old := l.all[i].node; old.Kind == k.node.Kind && len(k.node.Content) > 0 {
+	if old := l.settings[i].node; old.Kind == k.node.Kind && len(k.node.Content) > 0 {
 		merged := *old
 		merged.Content = append(slices.Clone(old.Content), k.node.Content...)
 		k.node = &merged
 	}
-	l.all[i] = k
+	l.settings[i] = k
 }
 
 // pebbleRules are the rules for settings of a service that can be imported one by one.
@@ -133,14 +133,14 @@ var pebbleRules = slices.Concat(rules{
 	// The methods pebble, order and addChecksToServices import these settings.
 	{name: "startup|after|before|requires|on-check-failure", key: "needs", convert: func(*importer, *service, setting) {}},
 	{name: "command", convert: func(im *importer, s *service, e setting) {
-		words := slices.DeleteFunc(im.split(e), func(w string) bool { return w == "[" || w == "]" }) // brackets enclose arguments that a caller can replace
-		s.setAt("command", e.place, words)
+		words := slices.DeleteFunc(im.splitSetting(e), func(w string) bool { return w == "[" || w == "]" }) // brackets enclose arguments that a caller can replace
+		s.setFrom("command", e.place, words)
 	}},
-}, rulesOf("pebble service"))
+}, parseRules("pebble service"))
 
 func (p *pebblePlan) importService(l *mergedItem) {
 	s := p.addService(l.place, l.name)
-	p.apply(pebbleRules, s, l.all...)
+	p.apply(pebbleRules, s, l.settings...)
 	s.comment = commentLine(l.get("summary").value, l.get("description").value)
 	user, group := l.get("user", "user-id"), l.get("group", "group-id").value
 	switch {
@@ -149,7 +149,7 @@ func (p *pebblePlan) importService(l *mergedItem) {
 	case group != "":
 		p.addNote(sourceRef{l.place, l.name + ".group"}, "is left out without a user; write user: NAME:%s", group)
 	}
-	s.setAt("user", cmp.Or(user.place, l.place), user.value)
+	s.setFrom("user", cmp.Or(user.place, l.place), user.value)
 	restarts := func(on string) bool { return l.get(on).node == nil || l.get(on).value == "restart" }
 	s.set("restart.policy", map[[2]bool]string{{false, true}: "on-failure", {true, false}: "on-success", {false, false}: "never"}[[2]bool{
 		restarts("on-success"), restarts("on-failure"),
@@ -190,9 +190,9 @@ func (p *pebblePlan) importOrder(l *mergedItem) {
 // lists reports whether a key of the item, such as "after", contains the service name.
 func (l *mergedItem) lists(key, name string) bool { return slices.Contains(l.get(key).scalars(), name) }
 
-// addToContext adds a check to the service in its service-context, if no service lists it under on-check-failure. It returns
-// false if the service does not exist.
-func (p *pebblePlan) addToContext(c *mergedItem) bool {
+// addToServiceContext adds a check to the service in its service-context, if no service lists it under on-check-failure. It
+// returns false if the service does not exist.
+func (p *pebblePlan) addToServiceContext(c *mergedItem) bool {
 	for _, e := range c.get("exec").keys() {
 		if of := p.findServices(e.value); e.name == "service-context" && len(of) > 0 {
 			p.importCheck(c, of[0], "report")
@@ -241,19 +241,19 @@ func (p *pebblePlan) importCheck(l *mergedItem, s *service, does string) {
 	p.apply(rules{
 		{name: "period", key: "period"},
 		{name: "timeout", key: "timeout"},
-		{name: "threshold", key: "failure_threshold", when: noneOf("0")}, // "0" is pebble's word for the default
+		{name: "threshold", key: "failure_threshold", matches: noneOf("0")}, // "0" is pebble's word for the default
 		{
-			name: "level", when: func(value string) bool { return value == "ready" && k.text("kind") != "ready" },
+			name: "level", matches: func(value string) bool { return value == "ready" && k.text("kind") != "ready" },
 			note: "a check that does something when it fails is of kind alive; add one of kind ready if starts should wait for it",
 		},
-		{name: "startup", when: oneOf("disabled"), note: "checks of hinit run while the service does"},
+		{name: "startup", matches: oneOf("disabled"), note: "checks of hinit run while the service does"},
 		{name: "http", nested: rules{{name: "url", key: "http.url"}, {name: "headers", key: "http.headers", convertNode: variables}}},
 		{name: "tcp", nested: rules{{name: "port", key: "tcp.port"}, {name: "host", key: "tcp.host"}}},
 		{name: "exec", nested: rules{
-			{name: "command", key: "exec.command", convertNode: func(e setting) any { return p.split(e) }},
-			{name: "service-context", when: noneOf(s.oldName), note: elsewhere}, // a check runs in the context of its own service
+			{name: "command", key: "exec.command", convertNode: func(e setting) any { return p.splitSetting(e) }},
+			{name: "service-context", matches: noneOf(s.oldName), note: elsewhere}, // a check runs in the context of its own service
 			{name: ".*", note: elsewhere},
 		}},
-	}, k, l.all...)
+	}, k, l.settings...)
 	p.addCheck(s, k, l.sourceRef)
 }

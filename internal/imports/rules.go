@@ -34,10 +34,10 @@ type sourceRef struct {
 // rule says how to import settings with a matching name. Such a setting becomes a key of hinit.yaml or a note, is imported by a
 // function, or is left out.
 type rule struct {
-	name  string                  // regular expression for the names of the settings
-	key   string                  // key of hinit.yaml to set; "": none
-	when  func(value string) bool // reports whether the rule handles this value; nil: all values
-	value string                  // value of the key; "": the value of the setting
+	name    string                  // regular expression for the names of the settings
+	key     string                  // key of hinit.yaml to set; "": none
+	matches func(value string) bool // reports whether the rule handles this value; nil: all values
+	value   string                  // value of the key; "": the value of the setting
 	// converts the value; nil leaves it unchanged. The text of an error becomes a note
 	convertText func(value string) (string, error)
 	convertNode func(e setting) any                       // converts a list or a mapping
@@ -62,7 +62,7 @@ func (im *importer) apply(list rules, s *service, settings ...setting) {
 		case r.nested != nil:
 			im.apply(r.nested, s, e.keys()...)
 		default:
-			im.applyRule(r, e, func(value any) { s.setAt(r.key, e.place, value) })
+			im.applyRule(r, e, func(value any) { s.setFrom(r.key, e.place, value) })
 		}
 	}
 }
@@ -77,13 +77,13 @@ var ruleLine = regexp.MustCompile(`^(\S+?)(?: if (not )?([^=:]*?))?(?: = (\S+?)(
 
 // conversions maps the names after "by" in ruleTable to functions.
 var conversions = map[string]func(value string) (string, error){
-	"seconds": seconds, "milliseconds": durationIn("milliseconds", time.Millisecond), "days": durationIn("days", day), "timeSpan": parseTimeSpan,
+	"seconds": parseSeconds, "milliseconds": durationParser("milliseconds", time.Millisecond), "days": durationParser("days", day), "timeSpan": parseTimeSpan,
 	"every":     func(interval string) (string, error) { return "@every " + interval, nil },
-	"eitherDay": dayOrWeekday, "signalName": signalName, "fixedLimit": fixedLimit, "autorestart": autorestart, "megabytes": megabytes,
+	"eitherDay": checkCronDays, "signalName": signalName, "fixedLimit": parseLimit, "autorestart": convertAutorestart, "megabytes": parseMegabytes,
 }
 
-// rulesOf returns the rules in a section of ruleTable.
-func rulesOf(section string) (list rules) {
+// parseRules returns the rules in a section of ruleTable.
+func parseRules(section string) (list rules) {
 	_, text, _ := strings.Cut(ruleTable, "["+section+"]\n")
 	text, _, _ = strings.Cut(text, "\n\n")
 	for line := range strings.SplitSeq(strings.TrimSpace(text), "\n") {
@@ -94,13 +94,13 @@ func rulesOf(section string) (list rules) {
 		r := rule{name: part[1], key: part[4], value: part[5], convertText: conversions[part[6]], note: part[7]}
 		switch words := strings.Fields(part[3]); {
 		case part[3] == "true":
-			r.when = isTrue
+			r.matches = isTrue
 		case part[3] == "false":
-			r.when = isFalse
+			r.matches = isFalse
 		case part[2] != "":
-			r.when = noneOf(words...)
+			r.matches = noneOf(words...)
 		case part[3] != "":
-			r.when = oneOf(words...)
+			r.matches = oneOf(words...)
 		}
 		list = append(list, r)
 	}
@@ -111,7 +111,7 @@ var compiledPatterns sync.Map
 
 // ruleFor returns the first rule for a setting. Without a match, the rule only adds the note that hinit has no such setting.
 func (list rules) ruleFor(e setting) rule {
-	for _, r := range slices.Concat(list, alternatives) {
+	for _, r := range slices.Concat(list, alternativeRules) {
 		pattern, compiled := compiledPatterns.Load(r.name)
 		if !compiled {
 			pattern, _ = compiledPatterns.LoadOrStore(r.name, regexp.MustCompile("^(?:"+r.name+")$"))
@@ -131,7 +131,7 @@ func (list rules) ruleFor(e setting) rule {
 func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	var err error
 	switch {
-	case r.when != nil && !r.when(e.value):
+	case r.matches != nil && !r.matches(e.value):
 		return
 	case r.note != "":
 		im.addNote(e.sourceRef, "%s", strings.ReplaceAll(r.note, "%s", oneLine(e.value)))
@@ -148,37 +148,37 @@ func (im *importer) applyRule(r rule, e setting, set func(value any)) {
 	}
 }
 
-// constantDelay returns a function for rule.convert that imports a setting as the delay of all restarts. read converts the
+// constantRestartDelay returns a function for rule.convert that imports a setting as the delay of all restarts. read converts the
 // value to a duration.
-func constantDelay(read func(string) (string, error)) func(*importer, *service, setting) {
+func constantRestartDelay(read func(string) (string, error)) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		im.applyRule(rule{key: "restart.initial", convertText: read}, e, func(delay any) {
-			s.setAt("restart.initial", e.place, delay)
+			s.setFrom("restart.initial", e.place, delay)
 			s.set("restart.max", cmp.Or(s.values["restart.max"], delay)) // RestartMaxDelaySec of systemd may come first
 			s.set("restart.factor", "1")
 		})
 	}
 }
 
-// addCodes returns a function for rule.convert that adds the exit codes in a setting to the list at key. separators are the
+// addExitCodes returns a function for rule.convert that adds the exit codes in a setting to the list at key. separators are the
 // characters between two codes.
-func addCodes(key, separators string) func(*importer, *service, setting) {
+func addExitCodes(key, separators string) func(*importer, *service, setting) {
 	return func(im *importer, s *service, e setting) {
 		words := strings.FieldsFunc(e.value, func(r rune) bool { return strings.ContainsRune(separators, r) })
 		words = slices.DeleteFunc(words, func(word string) bool { return word == "0" })
 		codes := successExitCodes(words)
-		s.setAt(key, e.place, append(s.list(key), codes...))
+		s.setFrom(key, e.place, append(s.list(key), codes...))
 		if len(codes) < len(words) {
 			im.addNote(e.sourceRef, "hinit.yaml has numbers for exit codes; signals and names are left out (%s)", e.value)
 		}
 	}
 }
 
-var seconds = durationIn("seconds", time.Second)
+var parseSeconds = durationParser("seconds", time.Second)
 
-// durationIn returns a function for rule.convertText that converts a number of units to a duration such as "30s". It converts 0
-// to "", the default.
-func durationIn(units string, unit time.Duration) func(string) (string, error) {
+// durationParser returns a function for rule.convertText that converts a number of units to a duration such as "30s". It converts
+// 0 to "", the default.
+func durationParser(units string, unit time.Duration) func(string) (string, error) {
 	return func(value string) (string, error) {
 		n, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 		switch {
@@ -234,9 +234,9 @@ func noneOf(words ...string) func(string) bool {
 	return func(value string) bool { return !slices.Contains(words, value) }
 }
 
-// alternatives has notes about settings of several supervisors that hinit lacks. Each note names a way to the same goal with
+// alternativeRules has notes about settings of several supervisors that hinit lacks. Each note names a way to the same goal with
 // hinit.
-var alternatives = rulesOf("any")
+var alternativeRules = parseRules("any")
 
 // oneLine shortens a text to at most 80 characters of its first line.
 func oneLine(text string) string {

@@ -25,9 +25,9 @@ func TestALineOfTheTableOfRulesWasNoRule(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, call := range regexp.MustCompile(`rulesOf\("(.*?)"\)`).FindAllStringSubmatch(string(code), -1) {
+		for _, call := range regexp.MustCompile(`parseRules\("(.*?)"\)`).FindAllStringSubmatch(string(code), -1) {
 			read[call[1]] = true
-			if len(rulesOf(call[1])) == 0 {
+			if len(parseRules(call[1])) == 0 {
 				t.Errorf("there are no rules in the section %q", call[1])
 			}
 		}

@@ -48,36 +48,36 @@ func (im *importer) importS6(path string) error {
 			d.importOneshot(name, dir)
 		case kind == "bundle":
 			d.bundles[name] = d.readList(dir, "contents")
-			im.addNote(placeOf(dir), "hinit has no bundles; the services in this one: %s", strings.Join(d.bundles[name], ", "))
+			im.addNote(fileRef(dir), "hinit has no bundles; the services in this one: %s", strings.Join(d.bundles[name], ", "))
 		case kind == "longrun" || exists(filepath.Join(dir, "run")):
 			d.importLongrun(name, dir)
 		case kind != "":
-			im.addNote(placeOf(dir, "type"), "the type %q is not known", kind)
+			im.addNote(fileRef(dir, "type"), "the type %q is not known", kind)
 		default:
-			im.addNote(placeOf(dir), "has neither a file run nor a file type, and is left out")
+			im.addNote(fileRef(dir), "has neither a file run nor a file type, and is left out")
 		}
 	}
 	for _, s := range im.services {
 		d.addDependencies(s)
 	}
-	d.disableOutsideBundle()
+	d.disableNonBootServices()
 	return nil
 }
 
-// disableOutsideBundle disables the services outside the bundle that starts at boot. The name of this bundle is user in
+// disableNonBootServices disables the services outside the bundle that starts at boot. The name of this bundle is user in
 // s6-overlay, and default in other programs with s6-rc.
-func (d *s6Import) disableOutsideBundle() {
+func (d *s6Import) disableNonBootServices() {
 	bundle, is := lo.Find([]string{"user", "default"}, func(name string) bool { return len(d.bundles[name]) > 0 })
 	if !is {
 		return
 	}
-	pulled := withReachable(nil, bundle, func(name string) []string {
+	pulled := appendReachable(nil, bundle, func(name string) []string {
 		return append(d.readList(filepath.Join(d.root, name), "dependencies"), d.bundles[name]...)
 	})
 	for _, s := range d.services {
 		if !slices.Contains(pulled, s.oldName) {
 			s.set("enabled", "false")
-			d.addNote(placeOf(s.place.file), "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
+			d.addNote(fileRef(s.place.file), "is not in the bundle %s, so it is not enabled; hinit start %s starts it", bundle, s.name)
 		}
 	}
 }
@@ -113,8 +113,8 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// placeOf returns the place of a whole file. parts are the parts of its path.
-func placeOf(parts ...string) sourceRef {
+// fileRef returns the place of a whole file. parts are the parts of its path.
+func fileRef(parts ...string) sourceRef {
 	return sourceRef{place: place{file: filepath.Join(parts...)}}
 }
 
@@ -123,7 +123,7 @@ func placeOf(parts ...string) sourceRef {
 func (d *s6Import) readWord(dir, name string) string {
 	text, err := readFile(filepath.Join(dir, name))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		d.addNote(placeOf(dir, name), "cannot be read: %v", err)
+		d.addNote(fileRef(dir, name), "cannot be read: %v", err)
 	}
 	return strings.TrimSpace(string(text))
 }
@@ -143,13 +143,13 @@ func (d *s6Import) readList(dir, name string) []string {
 }
 
 // s6Rules are the rules for the files of a service directory. Each file is one setting.
-var s6Rules = rulesOf("s6")
+var s6Rules = parseRules("s6")
 
 // importFiles imports the files of a service directory by s6Rules, except those in names.
 func (d *s6Import) importFiles(s *service, dir string, names ...string) {
 	list, _ := readDir(dir)
 	for _, e := range list {
-		k := setting{sourceRef: placeOf(dir, e.Name()), name: e.Name()}
+		k := setting{sourceRef: fileRef(dir, e.Name()), name: e.Name()}
 		if slices.Contains(names, k.name) {
 			continue
 		}
@@ -164,7 +164,7 @@ func (d *s6Import) importFiles(s *service, dir string, names ...string) {
 func (d *s6Import) importLongrun(name, dir string) {
 	run := filepath.Join(dir, "run")
 	if len(d.readList(dir, "consumer-for")) > 0 || exists(filepath.Join(dir, "consumer-for")) {
-		d.addNote(placeOf(dir), "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.readList(dir, "consumer-for"), ", "))
+		d.addNote(fileRef(dir), "is the logger of %s, which hinit is itself; it is left out", strings.Join(d.readList(dir, "consumer-for"), ", "))
 		return
 	}
 	s := d.addService(place{file: dir}, name)
@@ -174,7 +174,7 @@ func (d *s6Import) importLongrun(name, dir string) {
 		if len(command) == 1 {
 			command = []string{"sh", run}
 		}
-		d.addNote(placeOf(run), "is not executable; %s runs it", command[0])
+		d.addNote(fileRef(run), "is not executable; %s runs it", command[0])
 	}
 	s.set("command", command)
 	s.set("cwd", dir)
@@ -200,12 +200,12 @@ func (d *s6Import) importOneshot(name, dir string) {
 		s.set("command", append(shebang(up), up))
 	default:
 		s.set("command", []string{"execlineb", "-P", up})
-		d.addNote(placeOf(up), "is a script of execline; install execlineb, or write it for sh")
+		d.addNote(fileRef(up), "is a script of execline; install execlineb, or write it for sh")
 	}
 	d.noteInterpreter(up)
 	s.set("once", "boot")
 	if exists(filepath.Join(dir, "down")) {
-		d.addNote(placeOf(dir, "down"), "a task is not undone when the container stops")
+		d.addNote(fileRef(dir, "down"), "a task is not undone when the container stops")
 	}
 	d.importFiles(s, dir, "up", "down")
 }
@@ -216,7 +216,7 @@ func (d *s6Import) addDependencies(s *service) {
 	dir := filepath.Join(d.root, s.oldName)
 	var names []string
 	for _, name := range d.readList(dir, "dependencies") {
-		names = withReachable(names, name, func(name string) []string { return d.bundles[name] })
+		names = appendReachable(names, name, func(name string) []string { return d.bundles[name] })
 	}
 	for _, name := range names {
 		if _, bundle := d.bundles[name]; bundle {
@@ -224,7 +224,7 @@ func (d *s6Import) addDependencies(s *service) {
 		}
 		found := d.findServices(name)
 		if len(found) == 0 {
-			d.addNote(placeOf(dir, "dependencies.d", name), "there is no such service here; it is not waited for")
+			d.addNote(fileRef(dir, "dependencies.d", name), "there is no such service here; it is not waited for")
 		}
 		for _, other := range found {
 			n := need{name: other.name}
@@ -236,14 +236,14 @@ func (d *s6Import) addDependencies(s *service) {
 	}
 }
 
-// withReachable appends name to list, and all names that next reaches from it, each only once.
-func withReachable(list []string, name string, next func(name string) []string) []string {
+// appendReachable appends name to list, and all names that next reaches from it, each only once.
+func appendReachable(list []string, name string, next func(name string) []string) []string {
 	if slices.Contains(list, name) {
 		return list
 	}
 	list = append(list, name)
 	for _, one := range next(name) {
-		list = withReachable(list, one, next)
+		list = appendReachable(list, one, next)
 	}
 	return list
 }

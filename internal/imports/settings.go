@@ -168,13 +168,13 @@ func variables(e setting) any { return e.variables() }
 
 // variables reads environment variables from a mapping, or from a list of NAME=VALUE. It leaves out a variable without a value,
 // because a service inherits such a variable.
-func (e setting) variables() []pair {
+func (e setting) variables() []envVar {
 	if n := resolveAlias(e.node); n != nil && n.Kind == yaml.MappingNode {
-		return lo.FilterMap(e.keys(), func(k setting, _ int) (pair, bool) { return pair{k.name, k.node.Value}, !isNull(k.node) })
+		return lo.FilterMap(e.keys(), func(k setting, _ int) (envVar, bool) { return envVar{k.name, k.node.Value}, !isNull(k.node) })
 	}
-	return lo.FilterMap(e.scalars(), func(one string, _ int) (pair, bool) {
+	return lo.FilterMap(e.scalars(), func(one string, _ int) (envVar, bool) {
 		name, value, has := strings.Cut(one, "=")
-		return pair{name, value}, has
+		return envVar{name, value}, has
 	})
 }
 

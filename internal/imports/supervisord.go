@@ -17,7 +17,7 @@ import (
 )
 
 // supervisordSections has notes about sections that are not imported.
-var supervisordSections = rulesOf("supervisord sections")
+var supervisordSections = parseRules("supervisord sections")
 
 // importSupervisord imports supervisord.conf and the files that it includes.
 func (im *importer) importSupervisord(path string) error {
@@ -28,7 +28,7 @@ func (im *importer) importSupervisord(path string) error {
 	im.defaults.set("stop.grace", "10s") // supervisord's default for stopwaitsecs
 	for _, s := range sections {
 		if s.name == "supervisord" {
-			im.supervisordSelf(s)
+			im.importSupervisordSection(s)
 		}
 	}
 	groups := make(map[string]string) // group of each program, without programs outside groups
@@ -55,7 +55,7 @@ func (im *importer) importSupervisord(path string) error {
 			im.apply(supervisordSections, nil, setting{sourceRef: sourceRef{s.place, s.name}, name: kind})
 		}
 	}
-	im.byPriority(priorities)
+	im.orderByPriority(priorities)
 	return nil
 }
 
@@ -93,10 +93,10 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 }
 
 // supervisordKeys has notes about settings in the section [supervisord].
-var supervisordKeys = rulesOf("supervisord")
+var supervisordKeys = parseRules("supervisord")
 
-// supervisordSelf imports the section [supervisord], which has the settings of supervisord itself.
-func (im *importer) supervisordSelf(s *section) {
+// importSupervisordSection imports the section [supervisord], which has the settings of supervisord itself.
+func (im *importer) importSupervisordSection(s *section) {
 	if k := s.useSetting("environment"); k.used {
 		k.where = k.name
 		im.defaults.environment = im.variablesOf(k, map[string]string{"here": absolutePath(s.file, ".")})
@@ -111,17 +111,17 @@ func (im *importer) supervisordSelf(s *section) {
 
 // variablesOf parses the environment variables in a setting. vars has the values for expressions in them. A variable that
 // refers to the environment of supervisord is left out with a note.
-func (im *importer) variablesOf(e setting, vars map[string]string) []pair {
-	list, err := environmentOf(e.value)
+func (im *importer) variablesOf(e setting, vars map[string]string) []envVar {
+	list, err := parseEnvironment(e.value)
 	if err != nil {
 		im.addNote(e.sourceRef, "cannot be read: %v", err)
 	}
-	return lo.FilterMap(list, func(v pair, _ int) (pair, bool) {
+	return lo.FilterMap(list, func(v envVar, _ int) (envVar, bool) {
 		text, refers := expandPython(v.value, vars)
 		if refers {
 			im.addNote(e.sourceRef, "%s refers to a variable (%s) and is left out; services inherit the variables that hinit run is started with", v.name, v.value)
 		}
-		return pair{v.name, text}, !refers
+		return envVar{v.name, text}, !refers
 	})
 }
 
@@ -146,7 +146,7 @@ func (im *importer) importProgram(s *section, name, group string, priorities map
 	if processes > 1 && !strings.Contains(process, "process_num") {
 		process += "-%(process_num)d"
 	}
-	im.replicas(processes, func(n int) {
+	im.addReplicas(processes, func(n int) {
 		vars := map[string]string{
 			"program_name": name, "group_name": cmp.Or(group, name), "process_num": strconv.Itoa(first + n), "numprocs": strconv.Itoa(processes), "here": absolutePath(s.file, "."),
 		}
@@ -155,29 +155,29 @@ func (im *importer) importProgram(s *section, name, group string, priorities map
 		svc.set("group", lo.Ternary(group == "", "", serviceName(group)))
 		svc.recordPlace("needs", prioritized)
 		priorities[svc] = priority
-		im.programKeys(s, svc, vars)
+		im.importProgramKeys(s, svc, vars)
 	})
 }
 
 // programRules are the rules for the settings of a program, except command and environment.
 var programRules = slices.Concat(rules{
 	{name: "stopwaitsecs", key: "stop.grace", convertText: func(value string) (string, error) {
-		grace, err := seconds(value)
+		grace, err := parseSeconds(value)
 		if grace == "" {
 			err = fmt.Errorf("%q is no number of seconds above zero; 10s is taken", value)
 		}
 		return grace, err
 	}},
-	{name: "exitcodes", convert: addCodes("success_codes", " ,")},
+	{name: "exitcodes", convert: addExitCodes("success_codes", " ,")},
 	{name: "directory", key: "cwd", convertNode: func(e setting) any { return absolutePath(e.file, e.value) }},
 	{name: "(stdout|stderr)_logfile", convert: importLogFile},
 	{
-		name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", when: func(value string) bool { return !isFalse(value) },
+		name: "(stdout|stderr)_(events_enabled|syslog)|redirect_stdout", matches: func(value string) bool { return !isFalse(value) },
 		note: "run hinit forward as a service: it sends the lines to syslog, and hinit events -f streams what happens (%s)",
 	},
-}, rulesOf("supervisord program"))
+}, parseRules("supervisord program"))
 
-func autorestart(value string) (string, error) {
+func convertAutorestart(value string) (string, error) {
 	switch {
 	case strings.EqualFold(value, "unexpected"):
 		return "on-failure", nil
@@ -189,8 +189,8 @@ func autorestart(value string) (string, error) {
 	return "", fmt.Errorf("%q is not known; on-failure is taken, as for unexpected", value)
 }
 
-// programKeys imports the settings of a program into svc.
-func (im *importer) programKeys(s *section, svc *service, vars map[string]string) {
+// importProgramKeys imports the settings of a program into svc.
+func (im *importer) importProgramKeys(s *section, svc *service, vars map[string]string) {
 	svc.addVariables(im.defaults.environment...)
 	svc.set("log", "true")
 	for _, k := range s.keys {
@@ -199,10 +199,10 @@ func (im *importer) programKeys(s *section, svc *service, vars map[string]string
 		switch {
 		case k.used:
 		case k.name == "command":
-			words := im.split(k)
+			words := im.splitSetting(k)
 			if refers && words != nil { // the shell expands the variables, but must not expand a literal dollar sign
 				k.value, _ = expandPython(strings.ReplaceAll(written, "$", "$$"), vars)
-				words = wrapInShell(im.split(k))
+				words = wrapInShell(im.splitSetting(k))
 			}
 			svc.set("command", words)
 		case k.name == "environment":
@@ -237,9 +237,9 @@ func importLogFile(im *importer, s *service, e setting) {
 	}
 }
 
-// byPriority makes each program wait for the programs with the next lower priority number, because supervisord starts them
+// orderByPriority makes each program wait for the programs with the next lower priority number, because supervisord starts them
 // first.
-func (im *importer) byPriority(priorities map[*service]int) {
+func (im *importer) orderByPriority(priorities map[*service]int) {
 	levels := slices.Compact(slices.Sorted(maps.Values(priorities)))
 	for _, s := range im.services {
 		level := slices.Index(levels, priorities[s])
@@ -285,8 +285,8 @@ func expandPython(value string, vars map[string]string) (text string, refers boo
 // environmentItem matches the first variable in a list. Its value may be in double quotes, in single quotes or without quotes.
 var environmentItem = regexp.MustCompile(`^([^=]*)=\s*(?:"([^"]*)"[^,]*|'([^']*)'[^,]*|([^"',\s][^,]*|))(?:,|$)`)
 
-// environmentOf parses a list of environment variables such as KEY="value",OTHER=value.
-func environmentOf(value string) (list []pair, err error) {
+// parseEnvironment parses a list of environment variables such as KEY="value",OTHER=value.
+func parseEnvironment(value string) (list []envVar, err error) {
 	for rest := strings.TrimSpace(value); rest != ""; {
 		found := environmentItem.FindStringSubmatch(rest)
 		switch {
@@ -295,14 +295,14 @@ func environmentOf(value string) (list []pair, err error) {
 		case found == nil:
 			return list, fmt.Errorf("a quote is not closed")
 		}
-		list = append(list, pair{strings.TrimSpace(found[1]), found[2] + found[3] + strings.TrimSpace(found[4])})
+		list = append(list, envVar{strings.TrimSpace(found[1]), found[2] + found[3] + strings.TrimSpace(found[4])})
 		rest = strings.TrimLeft(rest[len(found[0]):], ", \t\n")
 	}
 	return list, nil
 }
 
-// megabytes converts a size, such as 50MB, 512KB, 1GB or a number of bytes, to megabytes. It rounds up.
-func megabytes(text string) (string, error) {
+// parseMegabytes converts a size, such as 50MB, 512KB, 1GB or a number of bytes, to megabytes. It rounds up.
+func parseMegabytes(text string) (string, error) {
 	n, err := units.RAMInBytes(strings.TrimSpace(text))
 	if err != nil || n == 0 {
 		return "", fmt.Errorf("hinit rotates every log; the default size is taken (%s)", text)

@@ -18,8 +18,8 @@ var unitKinds = []string{".service", ".timer"}
 // unitImport is one import of systemd units.
 type unitImport struct {
 	*importer
-	dir  string
-	list []*unit
+	dir   string
+	units []*unit
 }
 
 // unit is a systemd unit, with the settings from its file and its drop-ins.
@@ -49,18 +49,18 @@ func (im *importer) importSystemd(path string) error {
 			return err
 		}
 	}
-	for _, n := range u.list {
+	for _, n := range u.units {
 		if n.kind == ".service" {
 			n.service = im.addService(n.place, n.name)
 			u.importService(n)
 		}
 	}
-	for _, n := range u.list {
+	for _, n := range u.units {
 		if n.kind == ".timer" {
 			u.importTimer(n)
 		}
 	}
-	for _, n := range u.list {
+	for _, n := range u.units {
 		if n.service != nil {
 			u.importRelations(n)
 			im.dropWithoutCommand(n.service, sourceRef{n.place, n.name})
@@ -74,7 +74,7 @@ func (im *importer) importSystemd(path string) error {
 func (u *unitImport) loadUnit(name string, follow bool) error {
 	n := &unit{kind: filepath.Ext(name), place: place{file: filepath.Join(u.dir, name)}}
 	n.name = strings.TrimSuffix(name, n.kind)
-	if slices.ContainsFunc(u.list, func(other *unit) bool { return other.name == n.name && other.kind == n.kind }) {
+	if slices.ContainsFunc(u.units, func(other *unit) bool { return other.name == n.name && other.kind == n.kind }) {
 		return nil
 	}
 	if !slices.Contains(unitKinds, n.kind) || strings.Contains(name, "/") {
@@ -110,7 +110,7 @@ func (u *unitImport) loadUnit(name string, follow bool) error {
 		}
 	}
 	u.replaceSpecifiers(n)
-	u.list = append(u.list, n)
+	u.units = append(u.units, n)
 	activates := lo.Ternary(n.kind == ".timer", []string{n.activatedUnit()}, strings.Fields(n.lastValue("OnFailure")))
 	for _, other := range activates {
 		template := regexp.MustCompile(`@.*\.`).ReplaceAllString(other, "@.")
@@ -217,7 +217,7 @@ var unitRules = slices.Concat(rules{
 		}
 		for _, a := range assignments {
 			name, value, _ := strings.Cut(a, "=")
-			s.addVariables(pair{name, value})
+			s.addVariables(envVar{name, value})
 		}
 	}},
 	{name: "EnvironmentFile", key: "env_file", convert: func(_ *importer, s *service, e setting) {
@@ -230,13 +230,13 @@ var unitRules = slices.Concat(rules{
 		return strings.TrimPrefix(value, "-"), nil
 	}},
 	{name: "Limit.*", key: "limits", convert: func(_ *importer, s *service, e setting) {
-		limits, _ := s.values["limits"].([]pair)
-		limit := pair{strings.ToLower(strings.TrimPrefix(e.name, "Limit")), strings.ReplaceAll(e.value, "infinity", "unlimited")}
+		limits, _ := s.values["limits"].([]envVar)
+		limit := envVar{strings.ToLower(strings.TrimPrefix(e.name, "Limit")), strings.ReplaceAll(e.value, "infinity", "unlimited")}
 		s.set("limits", append(limits, limit))
 	}},
-	{name: "RestartSec", convert: constantDelay(parseTimeSpan)},
-	{name: "SuccessExitStatus", convert: addCodes("success_codes", " ")},
-	{name: "RestartPreventExitStatus", convert: addCodes("park_on", " ")},
+	{name: "RestartSec", convert: constantRestartDelay(parseTimeSpan)},
+	{name: "SuccessExitStatus", convert: addExitCodes("success_codes", " ")},
+	{name: "RestartPreventExitStatus", convert: addExitCodes("park_on", " ")},
 	// StartLimitIntervalSec=0, which means no limit, may come first.
 	{name: "StartLimitBurst", convert: func(_ *importer, s *service, e setting) {
 		s.set("restart.max_restarts", cmp.Or(s.text("restart.max_restarts"), e.value))
@@ -249,7 +249,7 @@ var unitRules = slices.Concat(rules{
 		im.applyRule(rule{key: "restart.max_restarts_window", convertText: parseTimeSpan}, e, func(span any) { s.set("restart.max_restarts_window", span) })
 	}},
 	{name: "CPUAffinity", key: "cpu_affinity", convertText: func(value string) (string, error) { return strings.Join(strings.Fields(value), ","), nil }},
-}, rulesOf("systemd unit"))
+}, parseRules("systemd unit"))
 
 // importType imports Type=, the condition for a started service.
 func importType(im *importer, s *service, e setting) {
@@ -318,7 +318,7 @@ func (u *unitImport) importRelations(n *unit) {
 					case other.text("schedule.cron") == "":
 						other.set("once", "manual")
 					}
-					runAfter(s, "failed", other, k.place)
+					startAfterEvent(s, "failed", other, k.place)
 				case "PartOf", "BindsTo":
 					restarting = append(restarting, other.name)
 				}
@@ -328,15 +328,15 @@ func (u *unitImport) importRelations(n *unit) {
 			u.addNote(k.sourceRef, "not imported, and not waited for: %s", strings.Join(absent, ", "))
 		}
 		if len(restarting) > 0 {
-			s.setAt("restart_on", k.place, append(s.list("restart_on"), restarting...))
+			s.setFrom("restart_on", k.place, append(s.list("restart_on"), restarting...))
 			u.addNote(k.sourceRef, "it is restarted with %s; a stop of that does not stop it", strings.Join(restarting, ", "))
 		}
 	}
 }
 
-// fixedLimit converts a limit. It converts infinity to "", which means no limit. A percentage of the machine's memory or tasks is
+// parseLimit converts a limit. It converts infinity to "", which means no limit. A percentage of the machine's memory or tasks is
 // an error.
-func fixedLimit(value string) (string, error) {
+func parseLimit(value string) (string, error) {
 	if strings.HasSuffix(value, "%") {
 		return "", fmt.Errorf("hinit has no limits in percent (%s); write a number", value)
 	}

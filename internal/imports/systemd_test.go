@@ -10,8 +10,8 @@ import (
 	"hinit/internal/config"
 )
 
-// imported writes units into a directory, imports a path in it, and returns the configuration.
-func imported(t *testing.T, path string, units map[string]string) *config.Config {
+// importUnits writes units into a directory, imports a path in it, and returns the configuration.
+func importUnits(t *testing.T, path string, units map[string]string) *config.Config {
 	t.Helper()
 	dir := t.TempDir()
 	for name, text := range units {
@@ -27,7 +27,7 @@ func imported(t *testing.T, path string, units map[string]string) *config.Config
 	if err != nil {
 		t.Fatal(err)
 	}
-	cfg, err := config.Load(config.Options{Text: result.YAML, ServicesOnly: true})
+	cfg, err := config.Load(config.Options{Content: result.YAML, ServicesOnly: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestCommandsOfUnits(t *testing.T) {
 		"Type=oneshot\nExecStart=/a\nExecStart=-/b\n":    {"sh", "-c", "/a && { /b || true; }"},
 		"Environment=A=1\nExecStart=/bin/sh -c '$A {x}'": {"/bin/sh", "-c", "$A {x}"},
 	} {
-		c := imported(t, "a@x-y.service", map[string]string{"a@.service": "[Service]\n" + line + "\n"})
+		c := importUnits(t, "a@x-y.service", map[string]string{"a@.service": "[Service]\n" + line + "\n"})
 		if got := c.Services["a-x-y"].Command; !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", line, got, want)
 		}
@@ -67,7 +67,7 @@ func TestKillInAUnitIsASignal(t *testing.T) {
 		"kill -SIGINT $MAINPID":             {syscall.SIGINT, "INT"},
 		"/bin/kill -10 $MAINPID":            {syscall.SIGUSR1, "USR1"},
 	} {
-		c := imported(t, "a.service", map[string]string{"a.service": "[Service]\nExecStart=/bin/a\nExecStop=" + line + "\nExecReload=" + line + "\n"})
+		c := importUnits(t, "a.service", map[string]string{"a.service": "[Service]\nExecStart=/bin/a\nExecStop=" + line + "\nExecReload=" + line + "\n"})
 		if a := c.Services["a"]; a.Stop.Signal != want.stop || a.Operator.ReloadSignal != want.reload || len(a.Operator.StopCommand) != 0 {
 			t.Errorf("%s: %v, %v, %q", line, a.Stop.Signal, a.Operator.ReloadSignal, a.Operator.StopCommand)
 		}
@@ -76,7 +76,7 @@ func TestKillInAUnitIsASignal(t *testing.T) {
 
 // The last value must count. A drop-in comes after its unit, and an empty value clears earlier values.
 func TestDropInsOfUnits(t *testing.T) {
-	c := imported(t, "a@x.service", map[string]string{
+	c := importUnits(t, "a@x.service", map[string]string{
 		"a@.service":             "[Service]\nExecStart=/bin/a\nEnvironment=A=1\nEnvironment=B=1\nNice=1\n",
 		"a@.service.d/10.conf":   "[Service]\nNice=2\nEnvironment=B=2\nUMask=022\n",
 		"a@x.service.d/05.conf":  "[Service]\nNice=3\nUMask=\n",
@@ -119,7 +119,7 @@ func TestTimesOfSystemd(t *testing.T) {
 
 // A service whose timer hinit can't represent must become a manual task, not a service that runs all the time.
 func TestATimerWithoutATimeLeavesATask(t *testing.T) {
-	c := imported(t, "a.timer", map[string]string{"a.service": "[Service]\nExecStart=/bin/a\nRestart=no\n", "a.timer": "[Timer]\nOnCalendar=2030-01-01\n"})
+	c := importUnits(t, "a.timer", map[string]string{"a.service": "[Service]\nExecStart=/bin/a\nRestart=no\n", "a.timer": "[Timer]\nOnCalendar=2030-01-01\n"})
 	if a := c.Services["a"]; a.Task.Once != config.OnceManual {
 		t.Errorf("%+v", a.Task)
 	}
@@ -127,7 +127,7 @@ func TestATimerWithoutATimeLeavesATask(t *testing.T) {
 
 // The import must end although a template names another instance of itself in OnFailure.
 func TestATemplateThatActivatesItself(t *testing.T) {
-	c := imported(t, "a.service", map[string]string{
+	c := importUnits(t, "a.service", map[string]string{
 		"a.service":  "[Unit]\nOnFailure=b@%n.service\nAfter=.service\n[Service]\nExecStart=/bin/a\n",
 		"b@.service": "[Unit]\nOnFailure=b@%n.service ../x.service\n[Service]\nType=oneshot\nExecStart=/bin/b %i\n",
 	})

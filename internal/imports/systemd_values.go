@@ -119,7 +119,7 @@ func (u *unitImport) importCommands(n *unit) {
 			if err != nil {
 				u.addNote(k.sourceRef, "hinit reload sends no %s", kill[1])
 			}
-			s.setAt("reload_signal", k.place, signal)
+			s.setFrom("reload_signal", k.place, signal)
 		case k.name == "ExecReload":
 			u.addNote(k.sourceRef, "hinit reload sends reload_signal and runs no command (%s)", oneLine(k.value))
 		case k.name == "ExecStop" && strings.Contains(k.value, "MAINPID"):
@@ -145,17 +145,17 @@ func (u *unitImport) importCommands(n *unit) {
 		}
 		after.set("command", sequenceOf(post, true))
 		after.set("once", "manual")
-		runAfter(s, "ready", after, n.place)
+		startAfterEvent(s, "ready", after, n.place)
 	}
 }
 
-// runAfter adds an action to s: after each event, start the service other, or run it once if it is a task.
-func runAfter(s *service, event string, other *service, at place) {
+// startAfterEvent adds an action to s: after each event, start the service other, or run it once if it is a task.
+func startAfterEvent(s *service, event string, other *service, at place) {
 	order := lo.Ternary(other.isTask(), []string{"hinit", "run-once", "--no-wait", other.name}, []string{"hinit", "start", other.name})
 	on, _ := s.values["on"].(*yaml.Node)
 	if on == nil {
 		on = &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
-		s.setAt("on", at, on)
+		s.setFrom("on", at, on)
 	}
 	words := valueNode(&order, false, order)
 	exec := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle, Content: []*yaml.Node{textNode("exec"), words}}
@@ -178,13 +178,13 @@ func unitEscape(rest string, quote rune) (text string, length int) {
 	return rest[:min(2, len(rest))], min(2, len(rest)) // \; and escapes that systemd doesn't know stay unchanged
 }
 
-// durationPart matches a number with its unit. A number without a unit means seconds.
-var durationPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)\s*`)
+// timeSpanPart matches a number with its unit. A number without a unit means seconds.
+var timeSpanPart = regexp.MustCompile(`^(\d+(?:\.\d+)?)\s*([a-zA-Zµ]*)\s*`)
 
 const day = 24 * time.Hour
 
-// spanUnits are the time units of systemd.time(7).
-var spanUnits = map[string]time.Duration{
+// timeSpanUnits are the time units of systemd.time(7).
+var timeSpanUnits = map[string]time.Duration{
 	"usec": time.Microsecond, "us": time.Microsecond, "µs": time.Microsecond, "msec": time.Millisecond, "ms": time.Millisecond,
 	"seconds": time.Second, "second": time.Second, "sec": time.Second, "s": time.Second, "": time.Second,
 	"minutes": time.Minute, "minute": time.Minute, "min": time.Minute, "m": time.Minute,
@@ -197,12 +197,12 @@ var spanUnits = map[string]time.Duration{
 func parseTimeSpan(value string) (string, error) {
 	sum, rest := time.Duration(0), value
 	for rest != "" {
-		part := durationPart.FindStringSubmatch(rest)
+		part := timeSpanPart.FindStringSubmatch(rest)
 		if part == nil {
 			break
 		}
 		number, err := strconv.ParseFloat(part[1], 64)
-		unit, known := spanUnits[part[2]]
+		unit, known := timeSpanUnits[part[2]]
 		if err != nil || !known {
 			break
 		}
@@ -262,16 +262,16 @@ func cronOfCalendar(value string) (cron, zone string, err error) {
 }
 
 // timerRules are the rules for the settings of a timer that can be imported one by one.
-var timerRules = rulesOf("systemd timer")
+var timerRules = parseRules("systemd timer")
 
 // importTimer imports a timer. The service that it starts becomes a task with a schedule.
 func (u *unitImport) importTimer(n *unit) {
-	i := slices.IndexFunc(u.list, func(other *unit) bool { return other.service != nil && other.name+".service" == n.activatedUnit() })
+	i := slices.IndexFunc(u.units, func(other *unit) bool { return other.service != nil && other.name+".service" == n.activatedUnit() })
 	if i < 0 {
 		u.addNote(sourceRef{place: n.place}, "starts %s, which is not imported; the timer is left out", n.activatedUnit())
 		return
 	}
-	s := u.list[i].service
+	s := u.units[i].service
 	s.set("once", "")
 	if s.text("restart.policy") == "never" {
 		s.set("restart.policy", "")
@@ -287,7 +287,7 @@ func (u *unitImport) importTimer(n *unit) {
 				cron = "@every " + cron
 			}
 		case "OnBootSec", "OnStartupSec", "OnActiveSec":
-			s.setAt("once", k.place, "boot")
+			s.setFrom("once", k.place, "boot")
 			if strings.Trim(k.value, "0s") != "" {
 				u.addNote(k.sourceRef, "it runs at the boot, and not later (%s)", k.value)
 			}
@@ -300,7 +300,7 @@ func (u *unitImport) importTimer(n *unit) {
 		case cron != "" && s.text("schedule.cron") != "":
 			u.addNote(k.sourceRef, "a task has one schedule; write a second task for %s", k.value)
 		case cron != "":
-			s.setAt("schedule.cron", k.place, cron)
+			s.setFrom("schedule.cron", k.place, cron)
 			s.set("schedule.timezone", zone)
 		}
 	}

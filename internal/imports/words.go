@@ -73,7 +73,7 @@ func splitWords(line string, escape unescape) (words []string, err error) {
 	return words, nil
 }
 
-func (im *importer) split(e setting) []string {
+func (im *importer) splitSetting(e setting) []string {
 	words, err := splitWords(e.value, shellEscape)
 	if err != nil {
 		im.addNote(e.sourceRef, "cannot be taken apart: %v", err)
@@ -120,9 +120,9 @@ func wrapInShell(words []string) []string {
 // simpleTemplate matches a template of process-compose with only a variable or a quoted text.
 var simpleTemplate = regexp.MustCompile(`\{\{-?\s*(?:\.([A-Za-z_][A-Za-z0-9_]*)|"((?:[^"\\]|\\.)*)")\s*-?\}\}`)
 
-// insertedBraces replaces "{{" in an inserted value, so that the value is not read as a template. YAML files can't contain this
+// escapedBraces replaces "{{" in an inserted value, so that the value is not read as a template. YAML files can't contain this
 // character.
-const insertedBraces = "\x00"
+const escapedBraces = "\x00"
 
 // fillTemplates replaces the templates in text by values. rest is the text from the first irreplaceable template, or "".
 func fillTemplates(text string, values map[string]string) (filled, rest string) {
@@ -135,10 +135,10 @@ func fillTemplates(text string, values map[string]string) (filled, rest string) 
 		case !known:
 			return m
 		}
-		return strings.ReplaceAll(value, "{{", insertedBraces)
+		return strings.ReplaceAll(value, "{{", escapedBraces)
 	})
 	if open := strings.Index(filled, "{{"); open >= 0 {
-		rest = strings.ReplaceAll(filled[open:], insertedBraces, "{{")
+		rest = strings.ReplaceAll(filled[open:], escapedBraces, "{{")
 	}
-	return strings.ReplaceAll(filled, insertedBraces, "{{"), rest
+	return strings.ReplaceAll(filled, escapedBraces, "{{"), rest
 }

@@ -16,8 +16,8 @@ import (
 // Program is the file name of the program that confines itself and then executes a command.
 const Program = "hinit-isolate"
 
-// Path returns the path of [Program]. It is in hinit's own directory, where only root can write.
-var Path = sync.OnceValue(func() string {
+// ProgramPath returns the path of [Program]. It is in hinit's own directory, where only root can write.
+var ProgramPath = sync.OnceValue(func() string {
 	self, _ := os.Executable()
 	return filepath.Join(filepath.Dir(self), Program)
 })
@@ -41,19 +41,19 @@ func Argv(path string, shared, own, command []string) []string {
 	return slices.Concat([]string{path}, shared, own, []string{"--"}, command)
 }
 
-// FilterCount is the number of seccomp filters of an isolated process besides the filters of PID 1. PID 1 recognizes isolated
-// processes by this number. A process that may not use the control socket has one more filter. A process can add filters, but
-// never remove one.
-const FilterCount = 1
+// SeccompFilterCount is the number of seccomp filters of an isolated process besides the filters of PID 1. PID 1 recognizes
+// isolated processes by this number. A process that may not use the control socket has one more filter. A process can add
+// filters, but never remove one.
+const SeccompFilterCount = 1
 
-// Command returns the command in the arguments of [Argv]. It returns other arguments unchanged.
-func Command(argv []string) []string { return argv[PlanLen(argv):] }
+// UnwrapCommand returns the command in the arguments of [Argv]. It returns other arguments unchanged.
+func UnwrapCommand(argv []string) []string { return argv[WrapperLen(argv):] }
 
 // Wrap returns arguments that isolate command like the command in argv. If argv is not from [Argv], it returns command.
-func Wrap(argv, command []string) []string { return slices.Concat(argv[:PlanLen(argv)], command) }
+func Wrap(argv, command []string) []string { return slices.Concat(argv[:WrapperLen(argv)], command) }
 
-// PlanLen returns the number of arguments before the command if argv is from [Argv]; otherwise 0.
-func PlanLen(argv []string) int {
+// WrapperLen returns the number of arguments before the command if argv is from [Argv]; otherwise 0.
+func WrapperLen(argv []string) int {
 	end := slices.Index(argv, "--") + 1
 	if end < 2 || end == len(argv) || filepath.Base(argv[0]) != Program {
 		return 0

@@ -21,7 +21,7 @@ const (
 	// displays it.
 	holderFile    = DirName + "/holder"
 	maxHolderFile = 1024
-	maxWord       = 64
+	maxWordLen    = 64
 )
 
 // Holder describes the process that holds the lock. It is only for messages.
@@ -62,13 +62,13 @@ func lockIdentity(dir *os.File) string {
 // for the volume. It uses the last content of the holder file, and starts a goroutine that reads the file for the next call.
 func (v *Volume) holder(at string) Holder {
 	h := *v.lastHolder.Load()
-	if v.reading.CompareAndSwap(false, true) {
+	if v.readingHolder.CompareAndSwap(false, true) {
 		guard.Go("reading who holds the lock of the volume", func() {
 			_ = v.withDir(v.readHolderFile) // if the directory can't be opened, lastHolder does not change
-			v.reading.Store(false)
+			v.readingHolder.Store(false)
 		})
 	}
-	_ = blocking.Do(blocking.Short, func() error { h.PID, h.Command = findOtherHolder(at, os.Geteuid()); return nil })
+	_ = blocking.Do(blocking.ShortCalls, func() error { h.PID, h.Command = findOtherHolder(at, os.Geteuid()); return nil })
 	return h
 }
 
@@ -79,7 +79,7 @@ func findOtherHolder(at string, own int) (pid int, command string) {
 		if kind != "FLOCK" || file != at || pid != 0 {
 			return
 		}
-		status := procstat.StatusOf(strconv.Itoa(holder))
+		status := procstat.ReadStatus(strconv.Itoa(holder))
 		// skip other hinits, which run as this user, or as root if they are PID 1
 		if uid, known := status.Number("Uid", 10); known && uid != 0 && uid != uint64(own) {
 			pid, command = holder, printable(strings.Join(status.Fields("Name"), " "))
@@ -113,7 +113,7 @@ func (v *Volume) writeHolderFile() {
 	})
 }
 
-// printable returns s without characters that are unsafe to display, cut to maxWord bytes. The agent may have written s.
+// printable returns s without characters that are unsafe to display, cut to maxWordLen bytes. The agent may have written s.
 func printable(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r <= ' ' || r > '~' {
@@ -121,5 +121,5 @@ func printable(s string) string {
 		}
 		return r
 	}, s)
-	return s[:min(len(s), maxWord)]
+	return s[:min(len(s), maxWordLen)]
 }

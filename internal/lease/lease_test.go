@@ -24,11 +24,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testkit.AtOnce(16)
+	testkit.LimitParallel(16)
 	os.Exit(m.Run())
 }
 
-const patience = 2 * time.Minute
+const testTimeout = 2 * time.Minute
 
 // acquireResult is the result of an Acquire.
 type acquireResult struct {
@@ -44,10 +44,10 @@ type pendingAcquire struct {
 
 func newVolume(t *testing.T, home string) *Volume {
 	t.Helper()
-	return NewVolume(home, fsutil.Self(), func(string) {})
+	return NewVolume(home, fsutil.ProcessActor(), func(string) {})
 }
 
-func acquire(ctx context.Context, v *Volume) pendingAcquire {
+func startAcquire(ctx context.Context, v *Volume) pendingAcquire {
 	a := pendingAcquire{make(chan func() Holder, 1), make(chan acquireResult, 1)}
 	go func() {
 		lost, err := v.Acquire(ctx, func(holder func() Holder) { a.busy <- holder })
@@ -56,34 +56,34 @@ func acquire(ctx context.Context, v *Volume) pendingAcquire {
 	return a
 }
 
-func acquireNow[T any](t *testing.T, c <-chan T, what string) (value T) {
+func receiveInTime[T any](t *testing.T, c <-chan T, what string) (value T) {
 	t.Helper()
 	select {
 	case value = <-c:
-	case <-time.After(patience):
-		t.Fatalf("no %s within %v", what, patience)
+	case <-time.After(testTimeout):
+		t.Fatalf("no %s within %v", what, testTimeout)
 	}
 	return value
 }
 
-// mustHave acquires the lock or fails the test.
-func mustHave(t *testing.T, v *Volume) <-chan error {
+// mustAcquire acquires the lock or fails the test.
+func mustAcquire(t *testing.T, v *Volume) <-chan error {
 	t.Helper()
-	g := acquireNow(t, acquire(t.Context(), v).got, "lock")
+	g := receiveInTime(t, startAcquire(t.Context(), v).got, "lock")
 	if g.err != nil {
 		t.Fatal(g.err)
 	}
 	return g.lost
 }
 
-// confirming is held for reading while a lock on a server is confirmed.
-var confirming sync.RWMutex
+// confirmMu is held for reading while a lock on a server is confirmed.
+var confirmMu sync.RWMutex
 
 // release closes the files of the lock, as the end of its process would. It waits for a running confirmation.
 func release(v *Volume) {
-	confirming.Lock()
-	defer confirming.Unlock()
-	v.held.release()
+	confirmMu.Lock()
+	defer confirmMu.Unlock()
+	v.heldLock.release()
 }
 
 func must(t *testing.T, errs ...error) {
@@ -107,11 +107,11 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(`{"version":1,"epoch":9}`), 0o644))
 	}
 	one, two := newVolume(t, home), newVolume(t, home)
-	if lost := mustHave(t, one); lost != nil {
+	if lost := mustAcquire(t, one); lost != nil {
 		t.Error("the lock of a local disk can be lost")
 	}
-	a := acquire(t.Context(), two)
-	holder := acquireNow(t, a.busy, "word that it waits")
+	a := startAcquire(t.Context(), two)
+	holder := receiveInTime(t, a.busy, "word that it waits")
 	host, err := os.Hostname()
 	must(t, err)
 	if h := holder(); h.Host != printable(host) || h.Since.IsZero() || h.PID != 0 {
@@ -127,7 +127,7 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 		t.Error(err)
 	}
 	release(one)
-	if g := acquireNow(t, a.got, "lock"); g.err != nil {
+	if g := receiveInTime(t, a.got, "lock"); g.err != nil {
 		t.Error(g.err)
 	}
 	if _, err := os.Stat("/etc/holder"); err == nil {
@@ -139,33 +139,33 @@ func TestASecondInitWaitsWhateverTheAgentWrites(t *testing.T) {
 func TestAWaitEndsWithItsContext(t *testing.T) {
 	home := t.TempDir()
 	one, two, three := newVolume(t, home), newVolume(t, home), newVolume(t, home)
-	mustHave(t, one)
+	mustAcquire(t, one)
 	ctx, cancel := context.WithCancelCause(t.Context())
-	a := acquire(ctx, two)
-	acquireNow(t, a.busy, "word that it waits")
+	a := startAcquire(ctx, two)
+	receiveInTime(t, a.busy, "word that it waits")
 	ended := errors.New("the container has ended")
 	cancel(ended)
-	if g := acquireNow(t, a.got, "end"); !errors.Is(g.err, ended) {
+	if g := receiveInTime(t, a.got, "end"); !errors.Is(g.err, ended) {
 		t.Errorf("it ended with %v", g.err)
 	}
 	release(one)
-	mustHave(t, three)
+	mustAcquire(t, three)
 }
 
 // A re-executed hinit keeps the lock, because it belongs to the open file, which is handed over.
 func TestAnotherImageHasTheLockAtOnce(t *testing.T) {
 	home := t.TempDir()
 	one, next, two := newVolume(t, home), newVolume(t, home), newVolume(t, home)
-	mustHave(t, one)
+	mustAcquire(t, one)
 	next.TakeOver(one.HandOver())
-	mustHave(t, next)
-	a := acquire(t.Context(), two)
-	acquireNow(t, a.busy, "word that it waits")
+	mustAcquire(t, next)
+	a := startAcquire(t.Context(), two)
+	receiveInTime(t, a.busy, "word that it waits")
 	release(next)
-	acquireNow(t, a.got, "lock")
+	receiveInTime(t, a.got, "lock")
 	empty := newVolume(t, filepath.Join(home, "none"))
 	empty.TakeOver(&Handover{})
-	if g := acquireNow(t, acquire(t.Context(), empty).got, "answer"); !errors.Is(g.err, os.ErrNotExist) {
+	if g := receiveInTime(t, startAcquire(t.Context(), empty).got, "answer"); !errors.Is(g.err, os.ErrNotExist) {
 		t.Errorf("without a directory: %v", g.err)
 	}
 }
@@ -192,23 +192,23 @@ func TestAProcessOfTheAgentThatHoldsTheLockIsNamed(t *testing.T) {
 	_, err = said.Read(make([]byte, 1))
 	must(t, err)
 	v := newVolume(t, home)
-	a := acquire(t.Context(), v)
-	holder := acquireNow(t, a.busy, "word that it waits")
+	a := startAcquire(t.Context(), v)
+	holder := receiveInTime(t, a.busy, "word that it waits")
 	h := holder()
 	if h.PID != agent.Process.Pid || !strings.Contains(h.String(), "(flock) of this container, which is no hinit; end that process") {
 		t.Errorf("it names %v", h)
 	}
 	end()
-	must(t, acquireNow(t, a.got, "lock").err)
+	must(t, receiveInTime(t, a.got, "lock").err)
 }
 
-// onServer makes v act as a volume on a server that keeps locks itself.
-func onServer(v *Volume) *Volume {
+// simulateServer makes v act as a volume on a server that keeps locks itself.
+func simulateServer(v *Volume) *Volume {
 	v.sharesLocks = func(*os.File) (bool, string) { return true, "" }
 	v.confirmEvery, v.confirmLimit = 10*time.Millisecond, 300*time.Millisecond
 	v.confirm = func(v *Volume, file *os.File) error {
-		confirming.RLock()
-		defer confirming.RUnlock()
+		confirmMu.RLock()
+		defer confirmMu.RUnlock()
 		return v.confirmLock(file)
 	}
 	return v
@@ -219,7 +219,7 @@ func lockAsOtherMachine(t *testing.T, home string) *os.File {
 	t.Helper()
 	f, err := os.OpenFile(filepath.Join(home, lockName), os.O_RDWR|os.O_CREATE, 0o600)
 	must(t, err)
-	must(t, relock(f))
+	must(t, setOFDLock(f))
 	t.Cleanup(func() { _ = f.Close() })
 	return f
 }
@@ -230,20 +230,20 @@ func TestOnAServerAnotherMachineIsWaitedFor(t *testing.T) {
 	home := t.TempDir()
 	must(t, os.Mkdir(filepath.Join(home, DirName), 0o755))
 	other := lockAsOtherMachine(t, home)
-	v := onServer(newVolume(t, home))
+	v := simulateServer(newVolume(t, home))
 	v.confirmEvery = lockRetryInterval * 3 / 2
-	a := acquire(t.Context(), v)
-	acquireNow(t, a.busy, "word that it waits")
+	a := startAcquire(t.Context(), v)
+	receiveInTime(t, a.busy, "word that it waits")
 	released := time.Now()
 	must(t, other.Close())
-	g := acquireNow(t, a.got, "lock")
+	g := receiveInTime(t, a.got, "lock")
 	must(t, g.err)
 	must(t, v.Check())
 	if took := time.Since(released); took < v.confirmEvery {
 		t.Errorf("it serves after %v, beside a holder that proves its lock each %v", took, v.confirmEvery)
 	}
-	late := onServer(newVolume(t, t.TempDir())) // this home has no directory for the lock file
-	mustHave(t, late)
+	late := simulateServer(newVolume(t, t.TempDir())) // this home has no directory for the lock file
+	mustAcquire(t, late)
 }
 
 // The lock counts as lost when its name leads to another file, another machine has it, or the server refuses or doesn't answer.
@@ -257,7 +257,7 @@ func TestALockOnAServerIsLost(t *testing.T) {
 		"removed": func(_ *os.File, name string) error { return os.RemoveAll(filepath.Dir(name)) },
 		"taken": func(f *os.File, name string) error {
 			other, err := os.OpenFile(name, os.O_RDWR, 0)
-			must(t, err, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK}), relock(other))
+			must(t, err, unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_UNLCK}), setOFDLock(other))
 			t.Cleanup(func() { _ = other.Close() })
 			return nil
 		},
@@ -267,10 +267,10 @@ func TestALockOnAServerIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			home := t.TempDir()
-			v := onServer(newVolume(t, home))
+			v := simulateServer(newVolume(t, home))
 			good, hang := 0, make(chan struct{})
 			defer close(hang)
-			if v.confirmLimit = patience; name == "silent" {
+			if v.confirmLimit = testTimeout; name == "silent" {
 				v.confirmLimit = time.Millisecond
 			}
 			v.confirm = func(v *Volume, f *os.File) error {
@@ -282,7 +282,7 @@ func TestALockOnAServerIsLost(t *testing.T) {
 				}
 				return errors.Join(spoil(f, filepath.Join(home, lockName)), v.confirmLock(f))
 			}
-			why := acquireNow(t, mustHave(t, v), "loss")
+			why := receiveInTime(t, mustAcquire(t, v), "loss")
 			if !strings.Contains(why.Error(), "is lost") || name != "silent" && good != 4 {
 				t.Errorf("after %d proofs it is lost because %v", good, why)
 			}
@@ -296,9 +296,9 @@ func TestALockOnAServerIsLost(t *testing.T) {
 // After a pause of the process nothing may start before the next confirmation of the lock. The time since the last confirmation
 // decides.
 func TestAfterAPauseNothingStartsUnproved(t *testing.T) {
-	v := onServer(newVolume(t, t.TempDir()))
+	v := simulateServer(newVolume(t, t.TempDir()))
 	v.confirmEvery = time.Hour
-	mustHave(t, v)
+	mustAcquire(t, v)
 	must(t, v.Check())
 	v.mu.Lock()
 	v.confirmedAt -= v.confirmEvery + v.confirmLimit + confirmGrace
@@ -368,9 +368,9 @@ func TestAnEmptyVolumeOfRootsOnAServerIsLocked(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := filepath.Join(t.TempDir(), "home")
 	must(t, os.Mkdir(home, 0o755), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(filepath.Dir(filepath.Dir(home)), 0o755))
-	v := onServer(newVolume(t, home))
+	v := simulateServer(newVolume(t, home))
 	v.actor = fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})
-	mustHave(t, v)
+	mustAcquire(t, v)
 	must(t, v.Check())
 	if _, err := os.Stat(filepath.Join(home, holderFile)); err != nil {
 		t.Error(err)
@@ -392,9 +392,9 @@ func TestRootMakesNothingWhereALinkInThePlaceOfTheDataDirectoryLeads(t *testing.
 			v := newVolume(t, home)
 			v.actor = fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})
 			if server {
-				onServer(v)
+				simulateServer(v)
 			}
-			if g := acquireNow(t, acquire(t.Context(), v).got, "answer"); g.err == nil || !strings.Contains(g.err.Error(), "symbolic link") {
+			if g := receiveInTime(t, startAcquire(t.Context(), v).got, "answer"); g.err == nil || !strings.Contains(g.err.Error(), "symbolic link") {
 				t.Errorf("on a server %v: the lock of %s is taken: %v", server, home, g.err)
 			}
 			if left, err := os.ReadDir(roots); err != nil || len(left) > 0 {
@@ -415,9 +415,9 @@ func TestRootRemovesNoFileOfADirectoryThatTheAgentCallsHinit(t *testing.T) {
 		v := newVolume(t, home)
 		v.actor = fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000})
 		if server {
-			onServer(v)
+			simulateServer(v)
 		}
-		mustHave(t, v)
+		mustAcquire(t, v)
 		left, err := filepath.Glob(home + "/.hinit*/precious")
 		below, err2 := filepath.Glob(home + "/.hinit*/lock/precious")
 		if must(t, err, err2); len(left) != 1 || len(below) != 1 {
@@ -466,15 +466,15 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 				one, two := newVolume(t, home), newVolume(t, home)
 				one.actor = fsutil.NewActor(fsutil.Identity{UID: agent, GID: agent})
 				if server {
-					onServer(one)
+					simulateServer(one)
 				}
-				mustHave(t, one)
+				mustAcquire(t, one)
 				must(t, one.Check())
 				ctx, cancel := context.WithCancel(t.Context())
-				a := acquire(ctx, two)
-				acquireNow(t, a.busy, "word that it waits")
+				a := startAcquire(ctx, two)
+				receiveInTime(t, a.busy, "word that it waits")
 				cancel()
-				acquireNow(t, a.got, "end")
+				receiveInTime(t, a.got, "end")
 				release(one) // ends the other volume's wait for the lock
 				if text, err := os.ReadFile(roots); string(text) != "mine" {
 					t.Errorf("root's file has %q, %v", text, err)
@@ -495,15 +495,15 @@ func TestNothingInHinitKeepsTheInitFromItsVolume(t *testing.T) {
 func TestPID1IsNoStranger(t *testing.T) {
 	testkit.NeedRoot(t)
 	v := newVolume(t, t.TempDir())
-	mustHave(t, v)
+	mustAcquire(t, v)
 	defer release(v)
-	if pid, command := findOtherHolder(lockIdentity(v.held.Lock), 10000); pid != 0 {
+	if pid, command := findOtherHolder(lockIdentity(v.heldLock.Lock), 10000); pid != 0 {
 		t.Errorf("root's process %d (%s) is a stranger to the agent", pid, command)
 	}
 }
 
-// asAgent runs the calling test again in a process of the agent's user. It returns true in the new process.
-func asAgent(t *testing.T, home string) bool {
+// rerunAsAgent runs the calling test again in a process of the agent's user. It returns true in the new process.
+func rerunAsAgent(t *testing.T, home string) bool {
 	t.Helper()
 	if os.Getenv("LEASE_HOME") != "" {
 		return true
@@ -518,9 +518,9 @@ func asAgent(t *testing.T, home string) bool {
 	return false
 }
 
-// otherMachine returns the Volume of an init on another machine, on a server.
-func otherMachine(home string, warn func(string)) *Volume {
-	v := onServer(NewVolume(home, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000}), warn))
+// otherMachineVolume returns the Volume of an init on another machine, on a server.
+func otherMachineVolume(home string, warn func(string)) *Volume {
+	v := simulateServer(NewVolume(home, fsutil.NewActor(fsutil.Identity{UID: 10000, GID: 10000}), warn))
 	v.sharesLocks = func(dir *os.File) (bool, string) {
 		_ = unix.Flock(int(dir.Fd()), unix.LOCK_UN) // releases the lock of the directory, because another machine would not see it
 		return true, ""
@@ -529,8 +529,9 @@ func otherMachine(home string, warn func(string)) *Volume {
 	return v
 }
 
-// agentsHome returns a data directory that belongs to the agent. It is the same in both processes of a test that calls asAgent.
-func agentsHome(t *testing.T) string {
+// agentHome returns a data directory that belongs to the agent. It is the same in both processes of a test that calls
+// rerunAsAgent.
+func agentHome(t *testing.T) string {
 	t.Helper()
 	if home := os.Getenv("LEASE_HOME"); home != "" {
 		return home
@@ -560,21 +561,21 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			home := agentsHome(t)
-			if !asAgent(t, home) {
+			home := agentHome(t)
+			if !rerunAsAgent(t, home) {
 				return
 			}
 			quiet := func(string) {}
-			one, two := otherMachine(home, quiet), otherMachine(home, quiet)
-			lost := mustHave(t, one)
+			one, two := otherMachineVolume(home, quiet), otherMachineVolume(home, quiet)
+			lost := mustAcquire(t, one)
 			var second pendingAcquire
 			if start.waits {
-				second = acquire(t.Context(), two)
-				acquireNow(t, second.busy, "word that it waits")
+				second = startAcquire(t.Context(), two)
+				receiveInTime(t, second.busy, "word that it waits")
 			}
 			must(t, start.close(home))
 			if !start.waits {
-				second = acquire(t.Context(), two)
+				second = startAcquire(t.Context(), two)
 			}
 			var has acquireResult
 			select {
@@ -582,10 +583,10 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 				t.Log(why)
 			case has = <-second.got:
 				t.Fatalf("two inits serve: %v", has.err)
-			case <-time.After(patience):
+			case <-time.After(testTimeout):
 				t.Fatal("the first does not notice")
 			}
-			first := acquire(t.Context(), one) // by now the first init has killed its services, so it asks for the lock again
+			first := startAcquire(t.Context(), one) // by now the first init has killed its services, so it asks for the lock again
 			if start.open != nil {
 				time.Sleep(2 * lockRetryInterval)
 				must(t, start.open(home))
@@ -596,7 +597,7 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 				other = second
 			case has = <-second.got:
 				loser = one
-			case <-time.After(patience):
+			case <-time.After(testTimeout):
 				t.Fatal("none serves")
 			}
 			must(t, has.err)
@@ -607,7 +608,7 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 				t.Errorf("the one that serves lost it: %v", why)
 			case <-time.After(3 * lockRetryInterval):
 			}
-			if loser.held.File != nil && loser.Check() == nil {
+			if loser.heldLock.File != nil && loser.Check() == nil {
 				t.Error("the other one may start something")
 			}
 		})
@@ -618,28 +619,28 @@ func TestADirectoryThatTheAgentClosesMakesNoTwoInitsServe(t *testing.T) {
 // of a slow server may serve for 30 s.
 func TestAnInitThatMovedTheLockAwayWaitsForASlowServer(t *testing.T) {
 	t.Parallel()
-	home := agentsHome(t)
-	if !asAgent(t, home) {
+	home := agentHome(t)
+	if !rerunAsAgent(t, home) {
 		return
 	}
-	one, two := otherMachine(home, func(string) {}), otherMachine(home, func(string) {})
+	one, two := otherMachineVolume(home, func(string) {}), otherMachineVolume(home, func(string) {})
 	one.confirm = func(v *Volume, file *os.File) error {
 		time.Sleep(v.confirmLimit + confirmGrace/2)
 		return v.confirmLock(file)
 	}
-	lost := mustHave(t, one)
+	lost := mustAcquire(t, one)
 	time.Sleep(one.confirmEvery / 2)
 	must(t, os.Chmod(filepath.Join(home, DirName), 0))
-	second := acquire(t.Context(), two)
+	second := startAcquire(t.Context(), two)
 	select {
 	case why := <-lost:
 		t.Log(why)
 	case g := <-second.got:
 		t.Fatalf("two inits serve: %v", g.err)
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("the first does not notice")
 	}
-	must(t, acquireNow(t, second.got, "lock").err)
+	must(t, receiveInTime(t, second.got, "lock").err)
 }
 
 // A holder must confirm its lock under the present name, not under a name in the kernel's cache. A cached .hinit leads to the
@@ -651,7 +652,7 @@ func TestAHolderSeesThatAnotherMachineMovedTheLockAway(t *testing.T) {
 	for _, name := range []string{"", DirName} {
 		t.Run("in "+strconv.Quote(name), func(t *testing.T) {
 			var moved atomic.Bool
-			cachedMount(t, home, name, &moved)
+			mountCachedFS(t, home, name, &moved)
 			d, err := fsutil.OpenDir(home, nil)
 			must(t, err)
 			defer d.Close()
@@ -667,9 +668,9 @@ func TestAHolderSeesThatAnotherMachineMovedTheLockAway(t *testing.T) {
 	}
 }
 
-// cachedMount mounts a FUSE file system with the lock file, which the kernel may cache for an hour. Once moved is set,
+// mountCachedFS mounts a FUSE file system with the lock file, which the kernel may cache for an hour. Once moved is set,
 // the names in dir lead to other files.
-func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
+func mountCachedFS(t *testing.T, home, dir string, moved *atomic.Bool) {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err == nil {
@@ -745,17 +746,17 @@ func cachedMount(t *testing.T, home, dir string, moved *atomic.Bool) {
 // locks.
 func TestAnInitThatMayNotOpenTheLockWaits(t *testing.T) {
 	t.Parallel()
-	home := agentsHome(t)
+	home := agentHome(t)
 	if os.Geteuid() == 0 {
 		must(t, os.Chown(home, 0, 0), os.Mkdir(filepath.Join(home, DirName), 0o700))
 	}
-	if !asAgent(t, home) {
+	if !rerunAsAgent(t, home) {
 		return
 	}
 	warned := make(chan string, 100)
-	a := acquire(t.Context(), otherMachine(home, func(line string) { warned <- line }))
+	a := startAcquire(t.Context(), otherMachineVolume(home, func(line string) { warned <- line }))
 	for range 2 {
-		if line := acquireNow(t, warned, "warning"); !strings.Contains(line, "cannot lock") || !strings.Contains(line, "permission denied; if its .hinit is another user's, remove that") {
+		if line := receiveInTime(t, warned, "warning"); !strings.Contains(line, "cannot lock") || !strings.Contains(line, "permission denied; if its .hinit is another user's, remove that") {
 			t.Errorf("it warns: %s", line)
 		}
 	}

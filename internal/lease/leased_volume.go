@@ -20,11 +20,11 @@ const (
 	waitsPrefix = "waits " // the rest of the message is the name of the holder of the lease
 )
 
-// longestWait limits each sleep before the end of the lease. The timers of Go stop during a suspend of the machine, but
+// maxTimerSleep limits each sleep before the end of the lease. The timers of Go stop during a suspend of the machine, but
 // CLOCK_BOOTTIME keeps running.
-const longestWait = time.Second
+const maxTimerSleep = time.Second
 
-var errEnded = errors.New("the program of the lease has not renewed it in time")
+var errNotRenewed = errors.New("the program of the lease has not renewed it in time")
 
 // LeasedVolume is the [Lock] of a volume that a lease in another system protects. A program of the operator holds the lease,
 // and says when it ends by the clock of this machine. By then, all services that need the lock must have ended, even if the
@@ -34,10 +34,10 @@ var errEnded = errors.New("the program of the lease has not renewed it in time")
 type LeasedVolume struct {
 	*Volume
 
-	news chan struct{} // capacity 1; holds a token after a message of the lease program
+	messageArrived chan struct{} // capacity 1; holds a token after a message of the lease program
 
-	messages       sync.Mutex    // guards the fields below
-	until          time.Duration // end of the lease, by CLOCK_BOOTTIME
+	messageMu      sync.Mutex    // guards the fields below
+	expires        time.Duration // end of the lease, by CLOCK_BOOTTIME
 	otherHolder    Holder        // machine that holds the lease, while the program waits for it
 	programWaits   bool          // the lease program waits for another holder
 	continuesLease bool          // the next Acquire continues the lease from before a re-execution
@@ -47,44 +47,44 @@ type LeasedVolume struct {
 func NewLeasedVolume(home string, actor *fsutil.Actor, warn func(string)) *LeasedVolume {
 	v := NewVolume(home, actor, warn)
 	v.hasLease = true
-	return &LeasedVolume{Volume: v, news: make(chan struct{}, 1)}
+	return &LeasedVolume{Volume: v, messageArrived: make(chan struct{}, 1)}
 }
 
 // HandleMessage handles a message of the lease program: "held MICROSECONDS" or "waits HOLDER". It ignores any other, and does not
 // block.
 func (p *LeasedVolume) HandleMessage(text string) {
-	p.messages.Lock()
+	p.messageMu.Lock()
 	if end, is := strings.CutPrefix(text, heldPrefix); is {
 		if n, err := strconv.ParseInt(end, 10, 64); err == nil && n < int64(1<<53) {
-			p.until, p.programWaits = time.Duration(n)*time.Microsecond, false
+			p.expires, p.programWaits = time.Duration(n)*time.Microsecond, false
 		}
 	} else if who, is := strings.CutPrefix(text, waitsPrefix); is {
 		if host := printable(who); !p.programWaits || host != p.otherHolder.Host {
 			p.otherHolder = Holder{Host: host, Since: time.Now(), Lease: true}
 		}
-		p.until, p.programWaits = 0, true
+		p.expires, p.programWaits = 0, true
 	}
-	p.messages.Unlock()
-	pause.Wake(p.news)
+	p.messageMu.Unlock()
+	pause.Wake(p.messageArrived)
 }
 
 // remaining returns the rest of the lease, and whether the lease program waits because another machine holds the lease.
 func (p *LeasedVolume) remaining() (left time.Duration, waits bool) {
-	p.messages.Lock()
-	defer p.messages.Unlock()
-	return p.until - procstat.SinceBoot(), p.programWaits
+	p.messageMu.Lock()
+	defer p.messageMu.Unlock()
+	return p.expires - procstat.SinceBoot(), p.programWaits
 }
 
 // Acquire implements [Lock]. It waits for the lease, and then locks the data directory.
 func (p *LeasedVolume) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
-	p.messages.Lock()
+	p.messageMu.Lock()
 	resumes := p.continuesLease
 	p.continuesLease = false
-	p.messages.Unlock()
+	p.messageMu.Unlock()
 	wait := sync.OnceFunc(func() {
 		busy(func() Holder {
-			p.messages.Lock()
-			defer p.messages.Unlock()
+			p.messageMu.Lock()
+			defer p.messageMu.Unlock()
 			return p.otherHolder
 		})
 	})
@@ -97,7 +97,7 @@ func (p *LeasedVolume) Acquire(ctx context.Context, busy func(holder func() Hold
 		if waits {
 			wait()
 		}
-		if !pause.Until(ctx, p.news) {
+		if !pause.Until(ctx, p.messageArrived) {
 			return nil, context.Cause(ctx)
 		}
 	}
@@ -126,8 +126,8 @@ func (p *LeasedVolume) watch(ctx context.Context, lost chan<- error) {
 			return
 		}
 		select {
-		case <-time.After(min(left, longestWait)):
-		case <-p.news:
+		case <-time.After(min(left, maxTimerSleep)):
+		case <-p.messageArrived:
 		case <-ctx.Done():
 			return
 		}
@@ -136,12 +136,12 @@ func (p *LeasedVolume) watch(ctx context.Context, lost chan<- error) {
 
 // whyNotHeld says why the lease is not held: another machine has it, or the program has not renewed it.
 func (p *LeasedVolume) whyNotHeld() error {
-	p.messages.Lock()
-	defer p.messages.Unlock()
+	p.messageMu.Lock()
+	defer p.messageMu.Unlock()
 	if p.programWaits {
 		return errors.New("the lease of the volume has gone to " + p.otherHolder.Host)
 	}
-	return errEnded
+	return errNotRenewed
 }
 
 // Check implements [Lock]. It fails when the lease has ended.
@@ -155,9 +155,9 @@ func (p *LeasedVolume) Check() error {
 // HandOver implements [Lock]. The state includes the end of the lease.
 func (p *LeasedVolume) HandOver() *Handover {
 	h := p.Volume.HandOver()
-	p.messages.Lock()
-	defer p.messages.Unlock()
-	h.Until = p.until
+	p.messageMu.Lock()
+	defer p.messageMu.Unlock()
+	h.Until = p.expires
 	return h
 }
 
@@ -165,6 +165,6 @@ func (p *LeasedVolume) HandOver() *Handover {
 func (p *LeasedVolume) TakeOver(old *Handover) {
 	p.Volume.TakeOver(old)
 	if old != nil {
-		p.until, p.continuesLease = old.Until, old.Until > 0
+		p.expires, p.continuesLease = old.Until, old.Until > 0
 	}
 }

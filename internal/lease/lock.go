@@ -79,12 +79,12 @@ type Volume struct {
 	confirm     func(v *Volume, file *os.File) error
 
 	mu          sync.Mutex
-	held        Handover
+	heldLock    Handover
 	lost        bool          // the lock was lost, so held must not be used
 	confirmedAt time.Duration // start of the last successful confirmation, by CLOCK_BOOTTIME
 
-	lastHolder atomic.Pointer[Holder]
-	reading    atomic.Bool // a goroutine is reading the holder file
+	lastHolder    atomic.Pointer[Holder]
+	readingHolder atomic.Bool // a goroutine is reading the holder file
 }
 
 // Handover contains the locked files of a Volume, for the program after a re-execution. A nil file is not locked.
@@ -109,7 +109,7 @@ func NewVolume(home string, actor *fsutil.Actor, warn func(string)) *Volume {
 func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error) {
 	v.mu.Lock()
 	// inherits means that the program before a re-execution has handed over the lock
-	old, inherits := v.held, v.held.Lock != nil && !v.lost
+	old, inherits := v.heldLock, v.heldLock.Lock != nil && !v.lost
 	v.mu.Unlock()
 	if !inherits { // a call on the volume can't be interrupted, so Wait makes it in another goroutine
 		if err = blocking.Wait(ctx, "taking the lock of the volume", func() error { return v.lock(ctx, old, busy) }); err != nil {
@@ -119,10 +119,10 @@ func (v *Volume) Acquire(ctx context.Context, busy func(holder func() Holder)) (
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.lost, v.confirmedAt = false, procstat.SinceBoot()
-	if v.held.File == nil {
+	if v.heldLock.File == nil {
 		return nil, nil
 	}
-	end, file := make(chan error, 1), v.held.File
+	end, file := make(chan error, 1), v.heldLock.File
 	guard.Go("proving the lock of the volume", func() { v.confirmRegularly(ctx, file, end) })
 	return end, nil
 }
@@ -185,7 +185,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	}
 	v.writeHolderFile()
 	v.mu.Lock()
-	v.held = h
+	v.heldLock = h
 	v.mu.Unlock()
 	return nil
 }
@@ -202,7 +202,7 @@ func (v *Volume) withDir(f func(*fsutil.Dir) error) error {
 				err = f(d)
 				_ = d.Close()
 			}
-			if !errors.Is(err, fs.ErrPermission) || !v.actor.Switches() {
+			if !errors.Is(err, fs.ErrPermission) || !v.actor.SwitchesIdentity() {
 				break
 			}
 			open = fsutil.OpenNoLink // root must not follow a link that the agent may have made
@@ -216,8 +216,8 @@ func (v *Volume) releaseLost() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.lost {
-		v.held.release()
-		v.held = Handover{}
+		v.heldLock.release()
+		v.heldLock = Handover{}
 	}
 }
 
@@ -228,7 +228,7 @@ func (v *Volume) Check() error {
 	switch age := procstat.SinceBoot() - v.confirmedAt; {
 	case v.lost:
 		return fmt.Errorf("the lock of %q is lost", v.home)
-	case v.held.File != nil && age >= v.confirmEvery+v.confirmLimit+confirmGrace:
+	case v.heldLock.File != nil && age >= v.confirmEvery+v.confirmLimit+confirmGrace:
 		return fmt.Errorf("the lock of %q was last proved %v ago, and has to be proved first", v.home, age.Round(time.Second))
 	}
 	return nil
@@ -238,7 +238,7 @@ func (v *Volume) Check() error {
 func (v *Volume) HandOver() *Handover {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if h := v.held; !v.lost {
+	if h := v.heldLock; !v.lost {
 		return &h
 	}
 	return &Handover{}
@@ -247,7 +247,7 @@ func (v *Volume) HandOver() *Handover {
 // TakeOver implements [Lock]. The next Acquire returns at once if the program before a re-execution held the lock.
 func (v *Volume) TakeOver(old *Handover) {
 	if old != nil {
-		v.held = *old
+		v.heldLock = *old
 	}
 }
 
@@ -261,7 +261,7 @@ var serverLockOptions = map[string][]string{
 // serverSharesLocks reports whether the file system of a directory has a server that keeps the locks of files. If other
 // machines may use the file system without seeing these locks, alone says why; otherwise alone is "".
 func serverSharesLocks(dir *os.File) (shared bool, alone string) {
-	if faultinject.Enabled && faultinject.BeforeCall(faultinject.Lock, "server") != nil { // in tests, any volume can have a server
+	if faultinject.Enabled && faultinject.BeforeCall(faultinject.CallLock, "server") != nil { // in tests, any volume can have a server
 		return true, ""
 	}
 	if fsutil.IsLocalFile(dir) {
@@ -312,7 +312,7 @@ func lockFile(d *fsutil.Dir, refused bool) (file *os.File, moved bool, err error
 	if err != nil {
 		return nil, moved, err
 	}
-	err = relock(file)
+	err = setOFDLock(file)
 	if info, _ := file.Stat(); err == nil && info != nil && info.Size() == 0 { // a file with content may be a hard link to another file
 		_, err = file.WriteAt([]byte("hinit locks this file: fcntl(2), F_OFD_SETLK\n"), 0)
 	}
@@ -328,8 +328,8 @@ var (
 	errNoLocks = errors.New("its files can't be locked")
 )
 
-// relock locks a file, or confirms with the server that this process still has the lock.
-func relock(file *os.File) error {
+// setOFDLock locks a file, or confirms with the server that this process still has the lock.
+func setOFDLock(file *os.File) error {
 	err := unix.FcntlFlock(file.Fd(), unix.F_OFD_SETLK, &unix.Flock_t{Type: unix.F_WRLCK})
 	switch {
 	case errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES):
@@ -343,7 +343,7 @@ func relock(file *os.File) error {
 // checkLockName returns an error if the name of the lock file no longer leads to the locked file. It first asks the server for
 // both directories, because this machine's cache may still show a directory that another machine has moved away.
 func checkLockName(d *fsutil.Dir, file *os.File) error {
-	stale := errors.Join(d.Refresh(""), d.Refresh(DirName))
+	stale := errors.Join(d.RefreshCache(""), d.RefreshCache(DirName))
 	named, err := d.Open(lockName)
 	if err != nil {
 		return err
@@ -362,7 +362,7 @@ func (v *Volume) confirmLock(file *os.File) error {
 	return v.withDir(func(d *fsutil.Dir) error {
 		_ = unix.Fadvise(int(file.Fd()), 0, 0, unix.FADV_DONTNEED) // drop cached pages, so that the server answers the read, and not this machine's cache
 		_, err := file.ReadAt(make([]byte, 1), 0)
-		return errors.Join(err, checkLockName(d, file), relock(file))
+		return errors.Join(err, checkLockName(d, file), setOFDLock(file))
 	})
 }
 

@@ -70,8 +70,8 @@ func (l Level) String() string {
 // MarshalText implements encoding.TextMarshaler.
 func (l Level) MarshalText() ([]byte, error) { return []byte(l.String()), nil }
 
-// Named returns the level whose name is word, ignoring case, or 0 if there is no such level.
-func Named(word []byte) Level {
+// Parse returns the level whose name is word, ignoring case, or 0 if there is no such level.
+func Parse(word []byte) Level {
 	for _, l := range levelNames {
 		if len(word) == len(l.name) && strings.EqualFold(string(word), l.name) {
 			return l.level
@@ -98,11 +98,11 @@ func lazyRegexp(text string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })
 }
 
-// levelHeadBytes is how many bytes at the beginning of a line are searched for a level word without a key, such as ERROR.
-const levelHeadBytes = 96
+// levelSearchBytes is how many bytes at the beginning of a line are searched for a level word without a key, such as ERROR.
+const levelSearchBytes = 96
 
-// Of returns the level that a log line states, or 0 if it states none.
-func Of(text []byte) Level {
+// OfLine returns the level that a log line states, or 0 if it states none.
+func OfLine(text []byte) Level {
 	if bytes.IndexByte(text, 0x1b) >= 0 {
 		text = colours().ReplaceAll(text, nil)
 	}
@@ -110,7 +110,7 @@ func Of(text []byte) Level {
 		if n, err := strconv.Atoi(string(m[1])); err == nil {
 			return Level(n / 10)
 		}
-		if l := Named(m[1]); l != 0 {
+		if l := Parse(m[1]); l != 0 {
 			return l
 		}
 	}
@@ -121,7 +121,7 @@ func Of(text []byte) Level {
 		n, _ := strconv.Atoi(string(m[1]))
 		return []Level{Critical, Critical, Critical, Error, Warning, Info, Info, Debug}[n%8]
 	}
-	head := text[:min(len(text), levelHeadBytes)]
+	head := text[:min(len(text), levelSearchBytes)]
 	for from := 0; from < len(head); {
 		m := levelWord().FindSubmatchIndex(head[from:])
 		if m == nil {
@@ -129,7 +129,7 @@ func Of(text []byte) Level {
 		}
 		word := head[from+m[2] : from+m[3]]
 		marked := from+m[3] < len(head) && bytes.IndexByte([]byte("]):|"), head[from+m[3]]) >= 0
-		if l := Named(word); l != 0 && (marked || word[0] < 'a') { // a lower-case "error" in the middle of a sentence is no level
+		if l := Parse(word); l != 0 && (marked || word[0] < 'a') { // a lower-case "error" in the middle of a sentence is no level
 			return l
 		}
 		from += m[3]
@@ -139,13 +139,13 @@ func Of(text []byte) Level {
 
 // Tracker determines the level of each line of one log. A line that states no level, such as a line of a traceback, has the
 // level of the previous line. Before the first stated level, the level is Info.
-type Tracker struct{ last Level }
+type Tracker struct{ lastLevel Level }
 
-// Of returns the level of text, which is the next line of the log.
-func (t *Tracker) Of(text []byte) Level {
-	if l := Of(text); l != 0 {
-		t.last = l
+// OfNextLine returns the level of text, which is the next line of the log.
+func (t *Tracker) OfNextLine(text []byte) Level {
+	if l := OfLine(text); l != 0 {
+		t.lastLevel = l
 	}
-	t.last = cmp.Or(t.last, Info)
-	return t.last
+	t.lastLevel = cmp.Or(t.lastLevel, Info)
+	return t.lastLevel
 }

@@ -29,7 +29,7 @@ func TestLevelsInCommonShapes(t *testing.T) {
 		{"  File \"x.py\", line 3, in f", 0},
 		{"", 0},
 	} {
-		if got := Of([]byte(c.line)); got != c.want {
+		if got := OfLine([]byte(c.line)); got != c.want {
 			t.Errorf("%q has level %d, want %d", c.line, got, c.want)
 		}
 	}
@@ -43,7 +43,7 @@ func TestALineWithoutALevelBelongsToTheOneBefore(t *testing.T) {
 	}{
 		{"starts", false}, {"ERROR: failed", true}, {"Traceback (most recent call last):", true}, {"  File x", true}, {"INFO: goes on", false}, {"  details", false},
 	} {
-		if got := log.Of([]byte(c.line)) >= Warning; got != c.shown {
+		if got := log.OfNextLine([]byte(c.line)) >= Warning; got != c.shown {
 			t.Errorf("%q is shown: %v", c.line, got)
 		}
 	}

@@ -31,8 +31,8 @@ import (
 // MaxServices is the default maximum number of services that have metrics.
 const MaxServices = 1000
 
-// maxSteps is the maximum number of boot steps that have metrics.
-const maxSteps = 100
+// maxBootSteps is the maximum number of boot steps that have metrics.
+const maxBootSteps = 100
 
 // causeDelay is how long after an exit its cause may still change, because hinit learns some causes late. The metrics count an
 // exit after this time.
@@ -55,8 +55,8 @@ type Source interface {
 // Collector asks hinit for its status at each collection, and makes metrics from the answer. It implements
 // prometheus.Collector. Several goroutines may use it.
 type Collector struct {
-	Source Source
-	Proc   func(client.Init) string // returns the path of a /proc with hinit's processes, or ""
+	Source   Source
+	ProcPath func(client.Init) string // returns the path of a /proc with hinit's processes, or ""
 	// ForwardCounters returns how far `hinit forward` is, or an error if it never ran.
 	ForwardCounters func(client.Init) (forward.Positions, error)
 	MaxServices     int                    // maximum number of services with metrics; 0: the constant MaxServices
@@ -84,7 +84,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	out.send(hinitUp, 1)
 	stops := c.stopDurations(ctx)
 	var seen *processList
-	if root := c.Proc(st.Init); root != "" {
+	if root := c.ProcPath(st.Init); root != "" {
 		seen = readProcesses(root, procusage.ServiceRootsOf(st, root))
 	}
 	out.sendInit(st, seen)
@@ -127,12 +127,12 @@ func (s metricSink) sendInit(st client.Status, seen *processList) {
 	s.send(booting, boolValue(i.Booting))
 	s.send(stopping, boolValue(i.Stopping))
 	s.send(reexecs, float64(max(i.Generation-1, 0)))
-	s.send(orphans, float64(i.Orphans))
+	s.send(orphans, float64(i.OrphansReaped))
 	s.send(goroutines, float64(i.Goroutines))
 	if i.Lease != nil && i.Lease.State != client.LeaseNone {
 		s.send(leaseHeld, boolValue(i.Lease.State == client.LeaseHeld))
 	}
-	for _, step := range lo.UniqBy(i.Boot[:min(len(i.Boot), maxSteps)], func(step client.BootStep) string { return labelValue(step.Name) }) {
+	for _, step := range lo.UniqBy(i.Boot[:min(len(i.Boot), maxBootSteps)], func(step client.BootStep) string { return labelValue(step.Name) }) {
 		s.send(bootStepTime, step.Seconds, labelValue(step.Name))
 		s.send(bootStepFailed, boolValue(step.Error != ""), labelValue(step.Name))
 	}
@@ -141,7 +141,7 @@ func (s metricSink) sendInit(st client.Status, seen *processList) {
 	}
 	if own := seen.usageOf(i.PID); own.processes > 0 {
 		// The metrics of services contain the processor time of reaped children.
-		s.send(ownCPU, float64(seen.all[i.PID].CPU)/procstat.TicksPerSecond)
+		s.send(ownCPU, float64(seen.processes[i.PID].CPU)/procstat.TicksPerSecond)
 		s.send(ownMemory, float64(own.memory))
 		s.send(ownThreads, float64(own.threads))
 		if own.fds >= 0 {
@@ -183,20 +183,20 @@ func (s metricSink) sendService(v *client.Service, now time.Time) {
 	s.send(stateSince, unixSeconds(v.Since), name, profile)
 	s.send(crashLoop, boolValue(v.CrashLoop), name, profile)
 	s.send(consecutiveFailures, float64(v.ConsecutiveFailures), name, profile)
-	s.send(drifted, boolValue(v.Drifted), name, profile)
-	ended := sumByCause(v.Exits)
+	s.send(serviceDrifted, boolValue(v.Drifted), name, profile)
+	ended := sumByCause(v.ExitsByCause)
 	if x := v.LastExit; x != nil {
-		s.send(lastExit, unixSeconds(x.At), name, profile)
+		s.send(lastExit, unixSeconds(x.EndedAt), name, profile)
 		// After a clean exit, hinit examines during the whole restart delay whether another instance has taken over. So the
 		// cause may change until the end of the delay.
-		if cause := causeOf(x.Cause); ended[cause] > 0 && (now.Sub(x.At) < causeDelay || v.State == client.StateBackoff && x.Cause == "clean") {
+		if cause := causeLabel(x.Cause); ended[cause] > 0 && (now.Sub(x.EndedAt) < causeDelay || v.State == client.StateBackoff && x.Cause == "clean") {
 			ended[cause]--
 		}
 	}
 	for cause, n := range ended {
 		s.send(exits, float64(n), name, profile, cause)
 	}
-	for cause, n := range sumByCause(v.Restarted) {
+	for cause, n := range sumByCause(v.RestartsByCause) {
 		s.send(restarts, float64(n), name, profile, cause)
 	}
 	if o := v.Output; o != nil {
@@ -211,10 +211,10 @@ func (s metricSink) sendService(v *client.Service, now time.Time) {
 
 func (s metricSink) sendForwarded(p forward.Positions, now time.Time) {
 	s.send(forwardedRecords, float64(p.Counts.Sent), "sent")
-	s.send(forwardedRecords, float64(p.Counts.Refused), "refused")
+	s.send(forwardedRecords, float64(p.Counts.RefusedRecords), "refused")
 	s.send(forwardGaps, float64(p.Counts.Gaps))
 	s.send(forwardFailures, float64(p.Counts.Failures))
-	age := lo.Ternary(!p.Waiting.IsZero(), max(now.Sub(p.Waiting).Seconds(), 0), 0.0)
+	age := lo.Ternary(!p.OldestUnsent.IsZero(), max(now.Sub(p.OldestUnsent).Seconds(), 0), 0.0)
 	s.send(forwardDelay, age)
 }
 
@@ -237,10 +237,10 @@ func (c *Collector) stopDurations(ctx context.Context) map[string]time.Duration 
 	began, took := make(map[string]time.Time), make(map[string]time.Duration)
 	note := func(e client.Event) error {
 		switch {
-		case e.To == client.StateStopping:
+		case e.ToState == client.StateStopping:
 			began[e.Service] = e.At
-		case e.From == client.StateStopping || e.From == client.StateKilling || e.From == client.StateFinishing:
-			if e.To == client.StateKilling || e.To == client.StateFinishing {
+		case e.FromState == client.StateStopping || e.FromState == client.StateKilling || e.FromState == client.StateFinishing:
+			if e.ToState == client.StateKilling || e.ToState == client.StateFinishing {
 				break
 			}
 			if at, known := began[e.Service]; known && len(took) < MaxServices {
@@ -258,12 +258,12 @@ func (c *Collector) stopDurations(ctx context.Context) map[string]time.Duration 
 func sumByCause(by map[string]int) map[string]int {
 	out := make(map[string]int, len(by))
 	for cause, n := range by {
-		out[causeOf(cause)] += max(n, 0)
+		out[causeLabel(cause)] += max(n, 0)
 	}
 	return out
 }
 
-func causeOf(cause string) string {
+func causeLabel(cause string) string {
 	if slices.Contains(Causes, cause) {
 		return cause
 	}
@@ -330,7 +330,7 @@ func Handler(c *Collector) (http.Handler, error) {
 // processList is the state of the container's processes in /proc at one moment.
 type processList struct {
 	root          string
-	all           procusage.Table
+	processes     procusage.Table
 	pidsByService map[string][]int // process ids by service
 }
 
@@ -349,7 +349,7 @@ func readProcesses(root string, roots proc.ServiceRoots) *processList {
 	if err != nil {
 		return nil
 	}
-	o := &processList{root: root, all: all, pidsByService: make(map[string][]int, len(roots.Mains))}
+	o := &processList{root: root, processes: all, pidsByService: make(map[string][]int, len(roots.Mains))}
 	for pid, main := range roots.Owners(all) {
 		if name := roots.Mains[main]; main != 0 {
 			o.pidsByService[name] = append(o.pidsByService[name], pid)
@@ -361,7 +361,7 @@ func readProcesses(root string, roots proc.ServiceRoots) *processList {
 // usageOf returns the usage of the processes with these pids together.
 func (o *processList) usageOf(pids ...int) (u resourceUsage) {
 	for _, pid := range pids {
-		one, is := o.all[pid]
+		one, is := o.processes[pid]
 		if !is {
 			continue
 		}
@@ -389,7 +389,7 @@ func countFDs(root string, pid int) int {
 	}
 	defer dir.Close()
 	n := 0
-	if fsutil.Entries(int(dir.Fd()), func(string, fs.FileMode) bool { n++; return true }) != nil {
+	if fsutil.EachEntry(int(dir.Fd()), func(string, fs.FileMode) bool { n++; return true }) != nil {
 		return -1
 	}
 	return n

@@ -58,7 +58,7 @@ var (
 	stateSince          = defineMetric(gauge, "hinit_service_state_since_timestamp_seconds", perService, "When the present state began, in seconds since 1970.")
 	crashLoop           = defineMetric(gauge, "hinit_service_crash_loop", perService, "1 when the service has too many fast exits.")
 	consecutiveFailures = defineMetric(gauge, "hinit_service_consecutive_failures", perService, "Fast exits in a row.")
-	drifted             = defineMetric(gauge, "hinit_service_drifted", perService, "1 when the service runs with an older configuration.")
+	serviceDrifted      = defineMetric(gauge, "hinit_service_drifted", perService, "1 when the service runs with an older configuration.")
 	restarts            = defineMetric(counter, "hinit_service_restarts_total", perCause, "Starts by hinit itself after an exit, by the cause of the exit.")
 	exits               = defineMetric(counter, "hinit_service_exits_total", perCause, "Ends of runs, by cause. An end counts when its cause is certain: after two seconds, a clean one at the next start.")
 	lastExit            = defineMetric(gauge, "hinit_service_last_exit_timestamp_seconds", perService, "When the last run ended, in seconds since 1970.")

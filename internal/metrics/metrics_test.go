@@ -18,16 +18,18 @@ import (
 	"hinit/internal/proc"
 )
 
-// fake is a hinit whose answers the test sets.
-type fake struct {
+// fakeSource is a hinit whose answers the test sets.
+type fakeSource struct {
 	status client.Status
 	events []client.Event
 	err    error
 }
 
-func (f *fake) Status(context.Context, ...string) (client.Status, error) { return f.status, f.err }
+func (f *fakeSource) Status(context.Context, ...string) (client.Status, error) {
+	return f.status, f.err
+}
 
-func (f *fake) Events(_ context.Context, _ client.EventOptions, fn func(client.Event) error) error {
+func (f *fakeSource) Events(_ context.Context, _ client.EventOptions, fn func(client.Event) error) error {
 	for _, e := range f.events {
 		if err := fn(e); err != nil {
 			return err
@@ -37,9 +39,9 @@ func (f *fake) Events(_ context.Context, _ client.EventOptions, fn func(client.E
 }
 
 // newCollector returns a Collector that sees no processes and no forwarder. Its time is noon.
-func newCollector(f *fake) *Collector {
+func newCollector(f *fakeSource) *Collector {
 	return &Collector{
-		Source: f, Proc: func(client.Init) string { return "" }, ForwardCounters: neverForwarded,
+		Source: f, ProcPath: func(client.Init) string { return "" }, ForwardCounters: neverForwarded,
 		Now: func() time.Time { return noon }, Context: context.Background,
 	}
 }
@@ -70,14 +72,14 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 
 func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
 	next := noon.Add(time.Hour)
-	f := &fake{status: client.Status{Version: 1, Services: []client.Service{
+	f := &fakeSource{status: client.Status{Version: 1, Services: []client.Service{
 		{Name: "backup", State: client.StateDown, Task: true, Done: true, NextRun: &next},
 		{Name: "gateway-coder", State: client.StateBackoff, Want: client.WantUp, NextStart: &next},
 		{Name: "gateway-deaf", State: client.StateUp, Want: client.WantUp, Ready: true, Checks: []client.Check{{Name: "deaf", Type: "deaf", Failed: true}, {Name: "health", Type: "http"}}},
 	}}}
 	c := newCollector(f)
 	c.ForwardCounters = func(client.Init) (forward.Positions, error) {
-		return forward.Positions{Counts: forward.Counts{Sent: 7, Refused: 1, Gaps: 2, Failures: 3}, Waiting: noon.Add(-90 * time.Second)}, nil
+		return forward.Positions{Counts: forward.Counts{Sent: 7, RefusedRecords: 1, Gaps: 2, Failures: 3}, OldestUnsent: noon.Add(-90 * time.Second)}, nil
 	}
 	wantLines(t, metricsText(t, c),
 		`hinit_task_done{profile="",service="backup"} 1`, `hinit_task_next_run_timestamp_seconds{profile="",service="backup"} 1.7673588e+09`,
@@ -96,18 +98,18 @@ func TestTasksNextRunsAndTheForwardersLagHaveSeries(t *testing.T) {
 
 func TestWhatHinitTells(t *testing.T) {
 	code := 1
-	f := &fake{status: client.Status{Version: 1, Init: client.Init{
-		Version: "1.2", StartedAt: noon, Generation: 3, Orphans: 7, Lease: &client.Lease{State: client.LeaseHeld},
+	f := &fakeSource{status: client.Status{Version: 1, Init: client.Init{
+		Version: "1.2", StartedAt: noon, Generation: 3, OrphansReaped: 7, Lease: &client.Lease{State: client.LeaseHeld},
 		Boot: []client.BootStep{{Name: "volume", Seconds: 0.5}, {Name: "volume", Seconds: 2}, {Name: "hook a", Error: "x"}},
 	}, Services: []client.Service{{
 		Name: "gateway-coder", Profile: "coder", State: client.StateBackoff, Want: client.WantUp, CrashLoop: true, ConsecutiveFailures: 6,
-		Exits: map[string]int{"crash": 4, "oom": 2, "made-up": 1}, Restarted: map[string]int{"crash": 3},
-		LastExit: &client.Exit{Code: &code, Cause: "crash", At: noon.Add(-time.Second)},
+		ExitsByCause: map[string]int{"crash": 4, "oom": 2, "made-up": 1}, RestartsByCause: map[string]int{"crash": 3},
+		LastExit: &client.Exit{Code: &code, Cause: "crash", EndedAt: noon.Add(-time.Second)},
 		Output:   &client.Output{Lines: 10, Bytes: 100, FileLost: 1, ConsoleDropped: 2, Suppressed: 3, Error: "full"},
 	}}}, events: []client.Event{
-		{Service: "gateway-coder", From: client.StateUp, To: client.StateStopping, At: noon},
-		{Service: "gateway-coder", From: client.StateStopping, To: client.StateKilling, At: noon.Add(5 * time.Second)},
-		{Service: "gateway-coder", From: client.StateKilling, To: client.StateDown, At: noon.Add(6 * time.Second)},
+		{Service: "gateway-coder", FromState: client.StateUp, ToState: client.StateStopping, At: noon},
+		{Service: "gateway-coder", FromState: client.StateStopping, ToState: client.StateKilling, At: noon.Add(5 * time.Second)},
+		{Service: "gateway-coder", FromState: client.StateKilling, ToState: client.StateDown, At: noon.Add(6 * time.Second)},
 	}}
 	c := newCollector(f)
 	const of = `profile="coder",service="gateway-coder"`
@@ -127,7 +129,7 @@ func TestWhatHinitTells(t *testing.T) {
 	// A counter of exits must never go down, because Prometheus would take it for a new counter. The cause of a clean exit may
 	// become "replaced" up to a minute later, so the last exit is not counted yet.
 	s := &f.status.Services[0]
-	s.Exits["clean"], s.LastExit.Cause = 5, "clean"
+	s.ExitsByCause["clean"], s.LastExit.Cause = 5, "clean"
 	wantLines(t, metricsText(t, c), `hinit_service_exits_total{cause="clean",`+of+`} 4`)
 	s.State = client.StateUp
 	wantLines(t, metricsText(t, c), `hinit_service_exits_total{cause="clean",`+of+`} 5`)
@@ -137,7 +139,7 @@ func TestWhatHinitTells(t *testing.T) {
 }
 
 func TestAHinitThatDoesNotAnswerOrLies(t *testing.T) {
-	for name, f := range map[string]*fake{
+	for name, f := range map[string]*fakeSource{
 		"down":            {err: errors.New("no")},
 		"another program": {status: client.Status{Version: 99}},
 	} {
@@ -146,15 +148,15 @@ func TestAHinitThatDoesNotAnswerOrLies(t *testing.T) {
 		}
 	}
 	hostile := "\xff\"}\n{x=\"" + strings.Repeat("long", 1000)
-	f := &fake{status: client.Status{Version: 1}}
+	f := &fakeSource{status: client.Status{Version: 1}}
 	for i := range 5000 {
 		f.status.Services = append(f.status.Services, client.Service{
 			Name: fmt.Sprintf("s%d%s", i%4000, hostile), Profile: hostile, State: fmt.Sprint("state", i),
-			Exits: map[string]int{fmt.Sprint("cause", i): -1, hostile: 1}, PID: -i,
+			ExitsByCause: map[string]int{fmt.Sprint("cause", i): -1, hostile: 1}, PID: -i,
 		})
 	}
 	c := newCollector(f)
-	c.Proc = func(client.Init) string { return "/proc" }
+	c.ProcPath = func(client.Init) string { return "/proc" }
 	got := metricsText(t, c)
 	if n := strings.Count(got, "\nhinit_service_up{"); n != MaxServices {
 		t.Errorf("%d services have metrics, the limit is %d", n, MaxServices)
@@ -201,7 +203,7 @@ func TestTheProcessesOfAServiceCountTogether(t *testing.T) {
 }
 
 func TestOpenMetricsForThoseWhoTakeIt(t *testing.T) {
-	h, err := Handler(newCollector(&fake{status: client.Status{Version: 1}}))
+	h, err := Handler(newCollector(&fakeSource{status: client.Status{Version: 1}}))
 	if err != nil {
 		t.Fatal(err)
 	}

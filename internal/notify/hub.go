@@ -63,14 +63,14 @@ func (h *Hub) setSocket(service string, s *socket) {
 	h.mu.Unlock()
 	if old != nil {
 		if raw, err := old.File.SyscallConn(); err == nil {
-			_ = raw.Control(blocking.Drain) // Control fails if the socket is closed
+			_ = raw.Control(blocking.DrainSocket) // Control fails if the socket is closed
 		}
 		_ = old.File.Close() // this close ends the goroutine of the old socket
 	}
 }
 
-// Drop closes the socket of a service. Its file stays, but no goroutine receives from it.
-func (h *Hub) Drop(service string) { h.setSocket(service, nil) }
+// CloseSocket closes the socket of a service. Its file stays, but no goroutine receives from it.
+func (h *Hub) CloseSocket(service string) { h.setSocket(service, nil) }
 
 // Drain handles the messages of a service that have already arrived, at most datagramsPerInterval.
 func (h *Hub) Drain(service string) {

@@ -32,7 +32,7 @@ func newHub(t *testing.T) (*notify.Hub, chan receivedMessage) {
 	return notify.New(func(service string, pid int, m notify.Message) { heard <- receivedMessage{service, pid, m} }), heard
 }
 
-func next(t *testing.T, heard chan receivedMessage) receivedMessage {
+func nextMessage(t *testing.T, heard chan receivedMessage) receivedMessage {
 	t.Helper()
 	select {
 	case s := <-heard:
@@ -62,7 +62,7 @@ func listen(t *testing.T, h *notify.Hub, dir, service string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { h.Drop(service) })
+	t.Cleanup(func() { h.CloseSocket(service) })
 	return path
 }
 
@@ -86,7 +86,7 @@ func TestWhatIsSentIsHeardWithItsSender(t *testing.T) {
 	dir := shortDir(t)
 	a, b := listen(t, h, dir, "a"), listen(t, h, dir, "b")
 	send(t, a, "READY=1")
-	if got := next(t, heard); got.service != "a" || got.pid != os.Getpid() || !got.Ready {
+	if got := nextMessage(t, heard); got.service != "a" || got.pid != os.Getpid() || !got.Ready {
 		t.Errorf("%+v", got)
 	}
 	// Malformed fields and too long values are ignored.
@@ -95,7 +95,7 @@ func TestWhatIsSentIsHeardWithItsSender(t *testing.T) {
 	send(t, b, strings.Repeat("x", notify.MaxMessage+1))
 	send(t, b, "")
 	send(t, b, "STATUS="+strings.Repeat("x", notify.MaxMessage-len("STATUS=")))
-	if got := next(t, heard); got.service != "b" || got.Ready || len(got.Status) != 256 {
+	if got := nextMessage(t, heard); got.service != "b" || got.Ready || len(got.Status) != 256 {
 		t.Errorf("%+v", got)
 	}
 	if info, err := os.Stat(a); err != nil || info.Mode() != os.ModeSocket|0o600 {
@@ -146,7 +146,7 @@ func TestAFloodHoldsUpWhoSendsIt(t *testing.T) {
 		t.Errorf("nobody held it up: %d were sent within %v", many, took)
 	}
 	for range many {
-		next(t, heard)
+		nextMessage(t, heard)
 	}
 }
 
@@ -176,11 +176,11 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 	handed.Sockets["a"].File = os.NewFile(uintptr(fd), path)
 	h, heard := newHub(t)
 	h.TakeOver(handed)
-	defer h.Drop("a")
-	if got := next(t, heard); !got.Ready {
+	defer h.CloseSocket("a")
+	if got := nextMessage(t, heard); !got.Ready {
 		t.Errorf("%+v", got)
 	}
-	if got := next(t, heard); got.Status != "second" {
+	if got := nextMessage(t, heard); got.Status != "second" {
 		t.Errorf("%+v", got)
 	}
 	if again, err := h.Listen(dir, "a", uint32(os.Geteuid()), uint32(os.Getegid())); err != nil || again != path {
@@ -201,14 +201,14 @@ func TestWhoMayWrite(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer h.Drop("a")
+	defer h.CloseSocket("a")
 	if sendAs(t, 4243, path) == nil {
 		t.Error("another user can write to it")
 	}
 	if err := sendAs(t, 4242, path); err != nil {
 		t.Error(err)
 	}
-	next(t, heard)
+	nextMessage(t, heard)
 	// After a change of the service's user, the service gets another socket.
 	if path, err = h.Listen(dir, "a", 4243, 4243); err != nil {
 		t.Fatal(err)

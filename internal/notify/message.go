@@ -16,8 +16,8 @@ const MaxMessage = 4096
 const (
 	// maxStatus is the maximum size in bytes of a STATUS text.
 	maxStatus = 256
-	// maxTime is the longest duration that a service can send.
-	maxTime = 24 * time.Hour
+	// maxDuration is the longest duration that a service can send.
+	maxDuration = 24 * time.Hour
 )
 
 // Message is the content of one datagram. A field is zero if the datagram lacks it.
@@ -31,9 +31,9 @@ type Message struct {
 	Failed              bool          // WATCHDOG=trigger: the service has failed
 	WatchdogInterval    time.Duration // WATCHDOG_USEC: the watchdog interval from now on; 0 for no watchdog
 	HasWatchdogInterval bool
-	Extend              time.Duration // EXTEND_TIMEOUT_USEC: how much more time the service needs
+	ExtendTimeout       time.Duration // EXTEND_TIMEOUT_USEC: how much more time the service needs
 
-	Lease string // X_HINIT_LEASE: message of the lease program about the lease, in one line without control characters
+	LeaseMessage string // X_HINIT_LEASE: message of the lease program about the lease, in one line without control characters
 }
 
 // Parse parses a datagram, which has a NAME=VALUE in each line. Unknown and invalid lines are ignored.
@@ -50,7 +50,7 @@ func Parse(data []byte) (m Message) {
 		case "STATUS":
 			m.Status, m.HasStatus = displayLine(value), true
 		case "X_HINIT_LEASE":
-			m.Lease = displayLine(value)
+			m.LeaseMessage = displayLine(value)
 		case "WATCHDOG":
 			m.Alive, m.Failed = m.Alive || value == "1", m.Failed || value == "trigger"
 		case "WATCHDOG_USEC":
@@ -59,14 +59,14 @@ func Parse(data []byte) (m Message) {
 			}
 		case "EXTEND_TIMEOUT_USEC":
 			if d, ok := microseconds(value); ok {
-				m.Extend = d
+				m.ExtendTimeout = d
 			}
 		}
 	}
 	return m
 }
 
-// microseconds parses a number of microseconds, up to maxTime. The largest 64-bit number means no limit in systemd, and gives
+// microseconds parses a number of microseconds, up to maxDuration. The largest 64-bit number means no limit in systemd, and gives
 // 0.
 func microseconds(text string) (time.Duration, bool) {
 	n, err := strconv.ParseUint(text, 10, 64)
@@ -76,7 +76,7 @@ func microseconds(text string) (time.Duration, bool) {
 	case n == math.MaxUint64:
 		return 0, true
 	}
-	return time.Duration(min(n, uint64(maxTime/time.Microsecond))) * time.Microsecond, true
+	return time.Duration(min(n, uint64(maxDuration/time.Microsecond))) * time.Microsecond, true
 }
 
 // displayLine returns text as one line that is safe to display: without control characters and invalid UTF-8, at most

@@ -30,7 +30,7 @@ func TestParse(t *testing.T) {
 		"WATCHDOG_USEC=18446744073709551614":       {WatchdogInterval: 24 * time.Hour, HasWatchdogInterval: true},
 		"WATCHDOG_USEC=18446744073709551616":       {},
 		"WATCHDOG_USEC=-1\nEXTEND_TIMEOUT_USEC=x":  {},
-		"EXTEND_TIMEOUT_USEC=1000":                 {Extend: time.Millisecond},
+		"EXTEND_TIMEOUT_USEC=1000":                 {ExtendTimeout: time.Millisecond},
 		"MAINPID=1\nFDSTORE=1\nBARRIER=1\nERRNO=2": {},
 		"": {}, "\n\n=\n": {},
 	} {
@@ -49,8 +49,8 @@ func FuzzParse(f *testing.F) {
 		if len(m.Status) > 256 || !utf8.ValidString(m.Status) || strings.ContainsFunc(m.Status, unicode.IsControl) {
 			t.Errorf("status %q", m.Status)
 		}
-		if m.WatchdogInterval < 0 || m.WatchdogInterval > 24*time.Hour || m.Extend < 0 || m.Extend > 24*time.Hour {
-			t.Errorf("times %v, %v", m.WatchdogInterval, m.Extend)
+		if m.WatchdogInterval < 0 || m.WatchdogInterval > 24*time.Hour || m.ExtendTimeout < 0 || m.ExtendTimeout > 24*time.Hour {
+			t.Errorf("times %v, %v", m.WatchdogInterval, m.ExtendTimeout)
 		}
 		if !strings.Contains(string(data), "READY=1") && m.Ready {
 			t.Error("nobody said that it is ready")

@@ -181,17 +181,17 @@ func Send(path, text string) error {
 	return nil
 }
 
-// outerTimeout is how long SendOuter may take, because the path may be on a disk that hangs.
-const outerTimeout = 5 * time.Second
+// managerTimeout is how long SendToManager may take, because the path may be on a disk that hangs.
+const managerTimeout = 5 * time.Second
 
-// SendOuter sends a message to the program that started this container, if that program has set NOTIFY_SOCKET. systemd and
+// SendToManager sends a message to the program that started this container, if that program has set NOTIFY_SOCKET. systemd and
 // podman --sdnotify=container do so. It blocks for at most five seconds.
-func SendOuter(text string) error {
+func SendToManager(text string) error {
 	path := os.Getenv(SocketVar)
 	if path == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), outerTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), managerTimeout)
 	defer cancel()
 	if err := blocking.Within(ctx, blocking.Foreign, "the notification", func() error { return Send(path, text) }); err != nil {
 		return fmt.Errorf("to %s=%q: %w", SocketVar, path, err)

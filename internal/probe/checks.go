@@ -62,19 +62,19 @@ func (e *execCheck) check(deadline time.Time) (good bool, answer string) {
 // the first such time with the wall clock, because that clock may be set later, and jumps when the machine wakes up. For later
 // times it uses the monotonic clock. Calls for one check must not overlap.
 type freshness struct {
-	written time.Time
-	since   time.Time // when the file first had the time written, by the monotonic clock
+	written   time.Time
+	firstSeen time.Time // when the file first had the time written, by the monotonic clock
 }
 
 func (f *freshness) age(written time.Time) time.Duration {
 	switch {
 	case f.written.IsZero():
-		f.since = time.Now().Add(-max(0, time.Since(written)))
+		f.firstSeen = time.Now().Add(-max(0, time.Since(written)))
 	case !written.Equal(f.written):
-		f.since = time.Now()
+		f.firstSeen = time.Now()
 	}
 	f.written = written
-	return time.Since(f.since)
+	return time.Since(f.firstSeen)
 }
 
 // stateCheck reads the state file of a gateway. It fails if the heartbeat is too old, or if platforms have problems.
@@ -115,15 +115,15 @@ func (s *stateCheck) check(deadline time.Time) (good bool, answer string) {
 
 // logMatch stores when a service last wrote a line with the text of a log check. A restart of the service does not reset it.
 type logMatch struct {
-	contains []byte
-	matches  *regexp.Regexp
-	last     atomic.Int64 // when the last matching line came, by sinceBegin; 0 for never
+	contains  []byte
+	pattern   *regexp.Regexp
+	lastMatch atomic.Int64 // when the last matching line came, by sinceProgramStart; 0 for never
 }
 
-// sinceBegin returns t as the time since the start of this program, in nanoseconds. Unlike a wall clock, it never jumps.
-func sinceBegin(t time.Time) int64 { return int64(t.Sub(programBegin)) }
+// sinceProgramStart returns t as the time since the start of this program, in nanoseconds. Unlike a wall clock, it never jumps.
+func sinceProgramStart(t time.Time) int64 { return int64(t.Sub(programStart)) }
 
-var programBegin = time.Now()
+var programStart = time.Now()
 
 // logMatchesOf returns a logMatch for each log check, by its index in checks.
 func logMatchesOf(checks []config.Check) map[int]*logMatch {
@@ -134,7 +134,7 @@ func logMatchesOf(checks []config.Check) map[int]*logMatch {
 		}
 		matches[i] = &logMatch{contains: []byte(c.Log.Contains)}
 		if c.Log.Matches != "" {
-			matches[i].matches, _ = regexp.Compile(c.Log.Matches) // the configuration was validated, so there is no error
+			matches[i].pattern, _ = regexp.Compile(c.Log.Matches) // the configuration was validated, so there is no error
 		}
 	}
 	return matches
@@ -149,30 +149,30 @@ func (p *Prober) searchLines(next, old *target) {
 			for i, s := range next.logMatches {
 				at := slices.IndexFunc(old.Checks, func(c config.Check) bool { return c.Name == next.Checks[i].Name && c.Log == next.Checks[i].Log })
 				if before := old.logMatches[at]; before != nil {
-					s.last.Store(before.last.Load())
+					s.lastMatch.Store(before.lastMatch.Load())
 				}
 			}
 		}
 		matches := next.logMatches
-		p.options.Watch(next.name, func(lines []byte) {
+		p.options.WatchLog(next.name, func(lines []byte) {
 			for _, s := range matches {
 				if s.matchesAny(lines) {
-					s.last.Store(sinceBegin(time.Now()))
+					s.lastMatch.Store(sinceProgramStart(time.Now()))
 				}
 			}
 		})
 	case old != nil && len(old.logMatches) > 0:
-		p.options.Watch(old.name, nil)
+		p.options.WatchLog(old.name, nil)
 	}
 }
 
 // matchesAny reports whether any of the lines contains the text and matches the pattern.
 func (s *logMatch) matchesAny(lines []byte) bool {
-	if s.matches == nil {
+	if s.pattern == nil {
 		return bytes.Contains(lines, s.contains)
 	}
 	for line := range bytes.Lines(lines) {
-		if bytes.Contains(line, s.contains) && s.matches.Match(bytes.TrimRight(line, "\r\n")) {
+		if bytes.Contains(line, s.contains) && s.pattern.Match(bytes.TrimRight(line, "\r\n")) {
 			return true
 		}
 	}
@@ -181,38 +181,38 @@ func (s *logMatch) matchesAny(lines []byte) bool {
 
 // logCheck is a log check during one run of a service.
 type logCheck struct {
-	found    *logMatch
-	settings config.LogCheck
-	since    atomic.Int64 // lines before this time don't count, by sinceBegin
-	began    time.Time
-	seen     bool
+	match     *logMatch
+	settings  config.LogCheck
+	notBefore atomic.Int64 // lines before this time don't count, by sinceProgramStart
+	startedAt time.Time
+	seen      bool
 }
 
 func newLogCheck(c config.Check, t *target) *logCheck {
-	l := &logCheck{found: t.logMatches[t.check], settings: c.Log, began: t.began}
-	began := t.health.Checks[t.check]
-	if !t.ended.IsZero() {
-		l.since.Store(max(0, sinceBegin(t.ended)))
+	l := &logCheck{match: t.logMatches[t.checkIndex], settings: c.Log, startedAt: t.runStart}
+	began := t.health.Checks[t.checkIndex]
+	if !t.previousRunEnd.IsZero() {
+		l.notBefore.Store(max(0, sinceProgramStart(t.previousRunEnd)))
 	}
 	l.seen = began.Verdict == Passing && !c.Log.MustNotAppear && c.Log.MaxGap == 0
 	return l
 }
 
 func (l *logCheck) check(time.Time) (good bool, answer string) {
-	last, since := l.found.last.Load(), l.since.Load()
+	last, since := l.match.lastMatch.Load(), l.notBefore.Load()
 	what := strings.TrimSpace(l.settings.Contains + " " + l.settings.Matches)
 	switch {
 	case l.settings.MustNotAppear:
-		l.since.Store(max(since, last))
+		l.notBefore.Store(max(since, last))
 		if last > since {
 			return false, fmt.Sprintf("a line with %q came", what)
 		}
 		return true, fmt.Sprintf("no line with %q came", what)
 	case l.settings.MaxGap > 0:
-		if began := sinceBegin(l.began); last == 0 || last < began {
+		if began := sinceProgramStart(l.startedAt); last == 0 || last < began {
 			last = began
 		}
-		if time.Duration(sinceBegin(time.Now())-last) > l.settings.MaxGap {
+		if time.Duration(sinceProgramStart(time.Now())-last) > l.settings.MaxGap {
 			return false, fmt.Sprintf("no line with %q came for more than %s", what, l.settings.MaxGap)
 		}
 		return true, fmt.Sprintf("a line with %q came within %s", what, l.settings.MaxGap)
@@ -226,12 +226,12 @@ func (l *logCheck) check(time.Time) (good bool, answer string) {
 // diskCall makes calls of a check that may wait for a disk. While an earlier call waits, a new call fails at once. So a hung
 // disk occupies only one goroutine for each check.
 type diskCall struct {
-	waits   atomic.Bool
+	waiting atomic.Bool
 	timeout time.Duration
 }
 
 func (p *diskCall) runCall(deadline time.Time, call func() (good bool, answer string)) (bool, string) {
-	if p.waits.Swap(true) {
+	if p.waiting.Swap(true) {
 		return false, "an earlier check still waits for the disk"
 	}
 	ctx, cancel := context.WithDeadline(context.Background(), deadline)
@@ -239,7 +239,7 @@ func (p *diskCall) runCall(deadline time.Time, call func() (good bool, answer st
 	var good bool
 	var answer string
 	if blocking.Wait(ctx, "a check", func() error {
-		defer p.waits.Store(false)
+		defer p.waiting.Store(false)
 		good, answer = call()
 		return nil
 	}) != nil {
@@ -272,11 +272,11 @@ type unixCheck struct{ pathCheck }
 
 func (u *unixCheck) check(deadline time.Time) (good bool, answer string) {
 	return u.withParentDir(deadline, func(d *fsutil.Dir, name string) (bool, string) {
-		fd, err := d.Connect(name)
+		fd, err := d.ConnectSocket(name)
 		if err != nil {
 			return false, shortFileError(err)
 		}
-		blocking.Drain(uintptr(fd)) // otherwise the close could wait for descriptors from the service
+		blocking.DrainSocket(uintptr(fd)) // otherwise the close could wait for descriptors from the service
 		unix.Close(fd)
 		return true, "it takes connections"
 	})

@@ -43,8 +43,8 @@ func serveHealth() {
 	os.Exit(1)
 }
 
-// otherServer starts the web server in another process and returns its address.
-func otherServer(b *testing.B) string {
+// startServerProcess starts the web server in another process and returns its address.
+func startServerProcess(b *testing.B) string {
 	b.Helper()
 	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), serveVar+"=1")
@@ -67,7 +67,7 @@ func otherServer(b *testing.B) string {
 	return strings.TrimSpace(url)
 }
 
-func processorTime() time.Duration {
+func ownCPUTime() time.Duration {
 	var u unix.Rusage
 	_ = unix.Getrusage(unix.RUSAGE_SELF, &u)
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
@@ -76,7 +76,7 @@ func processorTime() time.Duration {
 // BenchmarkHTTPLook compares an http check with a request of net/http's client without kept connections, in turns. It prints
 // both in microseconds of processor time, and their ratio, which depends less on the load of the machine.
 func BenchmarkHTTPLook(b *testing.B) {
-	url := otherServer(b)
+	url := startServerProcess(b)
 	c := config.Check{Type: config.CheckHTTP, Timeout: time.Second, HTTP: config.HTTPCheck{URL: url, Status: "200-399"}}
 	h, err := newHTTPCheck(c, func(s string) string { return s })
 	if err != nil {
@@ -86,13 +86,13 @@ func BenchmarkHTTPLook(b *testing.B) {
 	var own, others time.Duration
 	const turn = 20
 	for n := 0; n < b.N; n += turn {
-		begin := processorTime()
+		begin := ownCPUTime()
 		for range turn {
 			if good, answer := h.check(time.Now().Add(c.Timeout)); !good {
 				b.Fatal(answer)
 			}
 		}
-		between := processorTime()
+		between := ownCPUTime()
 		for range turn {
 			reply, err := client.Get(url)
 			if err != nil {
@@ -101,7 +101,7 @@ func BenchmarkHTTPLook(b *testing.B) {
 			_, _ = io.Copy(io.Discard, reply.Body)
 			_ = reply.Body.Close()
 		}
-		own, others = own+between-begin, others+processorTime()-between
+		own, others = own+between-begin, others+ownCPUTime()-between
 	}
 	looks := float64((b.N + turn - 1) / turn * turn)
 	b.ReportMetric(float64(own.Microseconds())/looks, "cpu-µs/look")

@@ -92,10 +92,10 @@ func roundDuration(d time.Duration) string {
 // silenceMeter learns how much time usually passes between two signs of a gateway. Time in which hinit did not run does not
 // count.
 type silenceMeter struct {
-	sinceLastSign          time.Duration
-	longest                time.Duration
-	gaps, expectedWhenIdle int
-	measured               bool
+	sinceLastSign              time.Duration
+	longestGap                 time.Duration
+	gapCount, expectedWhenIdle int
+	measured                   bool
 }
 
 // addTime adds the time since the last call. came means that a sign came in that time. resting means that the process used
@@ -106,9 +106,9 @@ func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
 		return
 	}
 	if h.measured {
-		faded := float64(h.longest) * math.Exp2(-float64(h.sinceLastSign)/float64(gapHalfLife))
-		h.longest = max(h.sinceLastSign, time.Duration(faded))
-		h.gaps++
+		faded := float64(h.longestGap) * math.Exp2(-float64(h.sinceLastSign)/float64(gapHalfLife))
+		h.longestGap = max(h.sinceLastSign, time.Duration(faded))
+		h.gapCount++
 		if resting {
 			h.expectedWhenIdle++
 		}
@@ -118,8 +118,8 @@ func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
 
 func (h *silenceMeter) silence() Silence {
 	s := Silence{Duration: h.sinceLastSign, ExpectedWhenIdle: h.expectedWhenIdle >= minGaps}
-	if h.gaps >= minGaps {
-		s.UsualGap = h.longest
+	if h.gapCount >= minGaps {
+		s.UsualGap = h.longestGap
 	}
 	return s
 }
@@ -130,18 +130,18 @@ func (h *silenceMeter) silence() Silence {
 type signHistory struct {
 	lastRound       time.Time // time of the last round, by hinit's clock
 	heartbeats, log silenceMeter
-	line            uint64
+	lineCount       uint64
 	lastHeartbeat   time.Time
-	ticks           uint64
+	cpuTicks        uint64
 	// treeTicksSeen is 1 plus the processor time, in ticks, of all processes of the run at the last close examination. It is 0
 	// without such an examination since the present silence became unusual.
-	treeTicksSeen uint64
-	answered      bool // /health has answered at least once in this run
+	treeTicksSeen  uint64
+	healthAnswered bool // /health has answered at least once in this run
 }
 
 // roundSigns are the signs of one run of a gateway in one round of [DeafWatch].
 type roundSigns struct {
-	line      uint64    // number of log lines so far
+	lineCount uint64    // number of log lines so far
 	heartbeat time.Time // time of the last heartbeat; zero if unknown
 	procstat.Stat
 }
@@ -170,7 +170,7 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) 
 	first := h.lastRound.IsZero()
 	passed := min(max(now.Sub(h.lastRound), 0), most)
 	ticks := s.CPU + s.ReapedCPU
-	used := ticks - h.ticks
+	used := ticks - h.cpuTicks
 	if first {
 		passed, used = 0, ticks
 	}
@@ -178,19 +178,19 @@ func (h *signHistory) addRound(now time.Time, most time.Duration, s roundSigns) 
 	beat := !s.heartbeat.IsZero() && !s.heartbeat.Equal(h.lastHeartbeat)
 	// the first heartbeat may be old, so the time since then is no gap
 	h.heartbeats.addTime(passed, beat && !h.lastHeartbeat.IsZero(), resting)
-	h.log.addTime(passed, !first && s.line != h.line, resting)
+	h.log.addTime(passed, !first && s.lineCount != h.lineCount, resting)
 	if beat {
 		h.lastHeartbeat = s.heartbeat
 	}
-	h.lastRound, h.line, h.ticks = now, s.line, ticks
+	h.lastRound, h.lineCount, h.cpuTicks = now, s.lineCount, ticks
 	return Evidence{Heartbeat: h.heartbeats.silence(), Log: h.log.silence(), Idle: !first && used == 0, Stopped: s.State == 'T'}
 }
 
 // idleTickInterval is the shortest time in which an idle process uses one tick (10 ms) of processor time.
 const idleTickInterval = 5 * time.Second
 
-// ticksByTree returns the processor time of each process with its descendants, in ticks.
-func ticksByTree() map[int]uint64 {
+// cpuTicksByTree returns the processor time of each process with its descendants, in ticks.
+func cpuTicksByTree() map[int]uint64 {
 	all := make(map[int]procstat.Stat)
 	_ = runShortCall(func() error {
 		return procstat.EachProcess("/proc", func(st procstat.Stat) { all[st.PID] = st })

@@ -40,7 +40,7 @@ func TestDeafAmongFourHundred(t *testing.T) {
 			}
 			for ; nextLine.Before(now) && nextLine.Before(deafAt); nextLine = nextLine.Add(lineEvery/2 + time.Duration(random.Int64N(int64(lineEvery)))) {
 				if !odd || quirk != 3 && quirk != 4 {
-					s.line++
+					s.lineCount++
 				}
 			}
 			switch {
@@ -56,8 +56,8 @@ func TestDeafAmongFourHundred(t *testing.T) {
 			}
 			e := h.addRound(clock, period*3/2, s)
 			answers := living && !(odd && quirk == 2)
-			h.answered = h.answered || asks && answers
-			e.ProbedHealth, e.HealthAnswers = h.answered, answers
+			h.healthAnswered = h.healthAnswered || asks && answers
+			e.ProbedHealth, e.HealthAnswers = h.healthAnswered, answers
 			deaf, why := DecideDeaf(e, after)
 			if bad++; !deaf {
 				bad = 0

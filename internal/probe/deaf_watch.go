@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// maxProbes is the maximum number of silent gateways that a round examines closely at the same time.
-	maxProbes = 16
+	// maxParallelProbes is the maximum number of silent gateways that a round examines closely at the same time.
+	maxParallelProbes = 16
 	// answerTimeout is how long DeafWatch waits for an answer of a gateway's /health, or of the disk.
 	answerTimeout = 2 * time.Second
 	// maxSuspension is the maximum time without rounds. The kernel's signal about a stopped gateway may get lost.
@@ -33,11 +33,11 @@ const (
 
 // DeafOptions connect a [DeafWatch] with other parts of hinit. Any goroutine may call the functions.
 type DeafOptions struct {
-	Snapshot func() *supervisor.Snapshot
-	Ended    <-chan struct{}  // closed when the supervisor has ended
-	Children <-chan os.Signal // delivers SIGCHLD, which the kernel also sends when a signal stops a gateway
-	Post     func(supervisor.Event)
-	Lines    func(service string) uint64 // how many lines a service has written so far
+	Snapshot        func() *supervisor.Snapshot
+	SupervisorEnded <-chan struct{}  // closed when the supervisor has ended
+	Children        <-chan os.Signal // delivers SIGCHLD, which the kernel also sends when a signal stops a gateway
+	Post            func(supervisor.Event)
+	Lines           func(service string) uint64 // how many lines a service has written so far
 	// EachEnv calls each with the .env variables of every given profile whose .env can be read. State reads the state file of a
 	// profile's gateway. Both may wait for the disk.
 	EachEnv func(profiles []string, each func(profile string, env map[string]string)) error
@@ -49,17 +49,17 @@ type DeafOptions struct {
 // file from the disk and asks /health. While no gateway can become deaf by silence alone, the rounds are suspended until the
 // next line, heartbeat or stopped process. The methods don't block, and any goroutine may call them.
 type DeafWatch struct {
-	options   DeafOptions
-	wake      chan struct{} // capacity 1; wakes the goroutine to resume the rounds, or for a new period
-	suspended atomic.Bool
-	rounds    atomic.Uint64
-	waiting   atomic.Int32 // calls that wait for the disk now, without the search for ports
-	ports     diskCall     // the search for ports of /health, which may read many files
-	found     atomic.Pointer[map[string]Deafness]
+	options      DeafOptions
+	wake         chan struct{} // capacity 1; wakes the goroutine to resume the rounds, or for a new period
+	suspended    atomic.Bool
+	rounds       atomic.Uint64
+	waiting      atomic.Int32 // calls that wait for the disk now, without the search for ports
+	portSearch   diskCall     // the search for ports of /health, which may read many files
+	deafServices atomic.Pointer[map[string]Deafness]
 
 	mu             sync.Mutex // no goroutine holds mu during a round
 	period         time.Duration
-	policy         func(v *supervisor.Service) config.Deaf
+	policy         func(v *supervisor.Service) config.DeafDetection
 	begun          bool
 	lastHeartbeats map[string]time.Time // last heartbeat of each profile's gateway
 
@@ -78,7 +78,7 @@ type deafRun struct {
 	deafRounds    int // rounds in a row that have found the run deaf
 	since         time.Time
 	reason        string
-	remarked      bool // the history has a record that the run is deaf
+	deafRecorded  bool // the history has a record that the run is deaf
 	ended         bool
 	seenThisRound bool
 }
@@ -100,7 +100,7 @@ func NewDeafWatch(o DeafOptions) *DeafWatch {
 }
 
 // Configure sets the time between rounds and the policy for each gateway. The first call starts the goroutine.
-func (e *DeafWatch) Configure(period time.Duration, policy func(v *supervisor.Service) config.Deaf) {
+func (e *DeafWatch) Configure(period time.Duration, policy func(v *supervisor.Service) config.DeafDetection) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.period, e.policy = period, policy
@@ -135,7 +135,7 @@ func (e *DeafWatch) RecordHeartbeat(profile string) {
 
 // Deafness returns whether a service is deaf, since when and why. The answer may be about an earlier run: compare Deafness.Run.
 func (e *DeafWatch) Deafness(service string) (d Deafness, deaf bool) {
-	if found := e.found.Load(); found != nil {
+	if found := e.deafServices.Load(); found != nil {
 		d, deaf = (*found)[service]
 	}
 	return d, deaf
@@ -152,7 +152,7 @@ func (e *DeafWatch) run() {
 		case <-timer.C:
 			e.suspended.Store(true) // set it before the round, so that a sign during the round is not lost
 			timer.Reset(maxSuspension)
-			e.wasSuspended = !e.examineAll()
+			e.wasSuspended = !e.runRound()
 			if !e.wasSuspended {
 				e.resumeRounds()
 			}
@@ -164,7 +164,7 @@ func (e *DeafWatch) run() {
 			e.mu.Lock()
 			timer.Reset(e.period)
 			e.mu.Unlock()
-		case <-e.options.Ended:
+		case <-e.options.SupervisorEnded:
 			return
 		}
 	}
@@ -174,14 +174,14 @@ func (e *DeafWatch) run() {
 type silentGateway struct {
 	*deafRun
 
-	service  *supervisor.Service
-	policy   config.Deaf
-	evidence Evidence
-	unknown  bool // the disk did not answer, so this round decides nothing
+	service        *supervisor.Service
+	policy         config.DeafDetection
+	evidence       Evidence
+	diskUnanswered bool // the disk did not answer, so this round decides nothing
 }
 
-// examineAll makes one round. It returns true if another round may find a gateway deaf without a new sign.
-func (e *DeafWatch) examineAll() (again bool) {
+// runRound makes one round. It returns true if another round may find a gateway deaf without a new sign.
+func (e *DeafWatch) runRound() (again bool) {
 	e.rounds.Add(1)
 	e.mu.Lock()
 	period, policyOf := e.period, e.policy
@@ -198,7 +198,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 			continue
 		}
 		policy := policyOf(v)
-		if policy.Action == config.DeafOff {
+		if policy.Action == config.DeafDetectionOff {
 			continue
 		}
 		r := e.runs[v.Name]
@@ -210,7 +210,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 		e.mu.Lock()
 		beat := e.lastHeartbeats[v.Profile]
 		e.mu.Unlock()
-		st, _ := blocking.Get(blocking.Short, func() (procstat.Stat, error) { return procstat.Read(v.PID) })
+		st, _ := blocking.Get(blocking.ShortCalls, func() (procstat.Stat, error) { return procstat.Read(v.PID) })
 		if st.State == 0 {
 			continue // the run has just ended, so its process is gone
 		}
@@ -219,7 +219,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 		r.examined = true
 		doubts := r.history.needsCloserLook(s.evidence, policy.MinSilence)
 		doubt = doubt || doubts && s.evidence.Idle
-		if doubts || !s.evidence.Stopped && (!r.portKnown || r.health != nil && !r.history.answered) {
+		if doubts || !s.evidence.Stopped && (!r.portKnown || r.health != nil && !r.history.healthAnswered) {
 			closer = append(closer, &s)
 			continue
 		}
@@ -240,7 +240,7 @@ func (e *DeafWatch) examineAll() (again bool) {
 	e.mu.Lock()
 	maps.DeleteFunc(e.lastHeartbeats, func(profile string, _ time.Time) bool { return e.runs[profiles.SlotName(profile)] == nil })
 	e.mu.Unlock()
-	e.found.Store(&found)
+	e.deafServices.Store(&found)
 	return again
 }
 
@@ -250,12 +250,12 @@ func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
 	if doubt {
-		trees = ticksByTree()
+		trees = cpuTicksByTree()
 	}
 	var next atomic.Int64
 	var work sync.WaitGroup
-	for range min(maxProbes, len(closer)) {
-		work.Go(guard.Func("asking a silent gateway", func() {
+	for range min(maxParallelProbes, len(closer)) {
+		work.Go(guard.WrapFunc("asking a silent gateway", func() {
 			for i := next.Add(1) - 1; i < int64(len(closer)); i = next.Add(1) - 1 {
 				s := closer[i]
 				e.probeGateway(s, trees[s.service.PID])
@@ -278,7 +278,7 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 		return
 	}
 	found := make(map[string]*httpCheck)
-	if read, _ := e.ports.runCall(time.Now().Add(answerTimeout), func() (bool, string) {
+	if read, _ := e.portSearch.runCall(time.Now().Add(answerTimeout), func() (bool, string) {
 		return e.options.EachEnv(names, func(profile string, env map[string]string) { found[profile] = healthCheckOf(env) }) == nil, ""
 	}); !read {
 		return
@@ -294,10 +294,10 @@ func (e *DeafWatch) findPorts(of []*silentGateway) {
 func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	after := s.policy.MinSilence
 	doubts := s.history.needsCloserLook(s.evidence, after)
-	if s.health != nil && (doubts || !s.history.answered) {
+	if s.health != nil && (doubts || !s.history.healthAnswered) {
 		s.evidence.HealthAnswers, _ = s.health.check(time.Now().Add(answerTimeout))
-		s.history.answered = s.history.answered || s.evidence.HealthAnswers
-		s.evidence.ProbedHealth = s.history.answered
+		s.history.healthAnswered = s.history.healthAnswered || s.evidence.HealthAnswers
+		s.evidence.ProbedHealth = s.history.healthAnswered
 	}
 	s.evidence.Idle = s.evidence.Idle && doubts && s.history.treeIsIdle(ticks)
 	if deaf, _ := DecideDeaf(s.evidence, after); !deaf {
@@ -305,7 +305,7 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 	}
 	var st profiles.State
 	if !e.callDisk(func() (err error) { st, err = e.options.State(s.service.Profile); return err }) {
-		s.unknown = true // a hung disk may be the reason for the silence
+		s.diskUnanswered = true // a hung disk may be the reason for the silence
 	} else if st.Heartbeat.After(s.history.lastHeartbeat) && time.Since(st.Heartbeat) < after {
 		s.evidence = Evidence{}
 		e.RecordHeartbeat(s.service.Profile)
@@ -315,7 +315,7 @@ func (e *DeafWatch) probeGateway(s *silentGateway, ticks uint64) {
 // callDisk makes a call that may wait for the disk, and reports whether it succeeded in time. It fails at once while too many
 // earlier calls wait.
 func (e *DeafWatch) callDisk(call func() error) bool {
-	if e.waiting.Add(1) > maxProbes {
+	if e.waiting.Add(1) > maxParallelProbes {
 		e.waiting.Add(-1)
 		return false
 	}
@@ -329,18 +329,18 @@ func (e *DeafWatch) callDisk(call func() error) bool {
 
 // Variables in the .env of a profile: whether its gateway serves /health, and on which port.
 const (
-	healthSwitch = "API_SERVER_ENABLED"
-	healthPort   = "API_SERVER_PORT"
+	healthEnabledVar = "API_SERVER_ENABLED"
+	healthPortVar    = "API_SERVER_PORT"
 )
 
 // healthCheckOf returns a check that asks a gateway's /health, from the variables of its profile, or nil if the gateway has
 // none. Any HTTP status proves that the gateway reacts.
 func healthCheckOf(env map[string]string) *httpCheck {
 	// accept only digits, because "80@host" would lead to another host
-	if !config.IsShellTruthy(env[healthSwitch]) || env[healthPort] == "" || strings.Trim(env[healthPort], "0123456789") != "" {
+	if !config.IsShellTruthy(env[healthEnabledVar]) || env[healthPortVar] == "" || strings.Trim(env[healthPortVar], "0123456789") != "" {
 		return nil
 	}
-	c := config.Check{Timeout: answerTimeout, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPort] + "/health", Status: "100-599"}}
+	c := config.Check{Timeout: answerTimeout, HTTP: config.HTTPCheck{URL: "http://127.0.0.1:" + env[healthPortVar] + "/health", Status: "100-599"}}
 	h, _ := newHTTPCheck(c, func(s string) string { return s }) // h is nil for an invalid port
 	return h
 }
@@ -362,16 +362,16 @@ func (l deafCheck) check(time.Time) (good bool, answer string) {
 // gateway if the policy says so. If the disk did not answer in this round, the last decision stays valid.
 func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) {
 	deaf, why := DecideDeaf(s.evidence, s.policy.MinSilence)
-	byCheck := s.policy.Action == config.DeafByCheck
+	byCheck := s.policy.Action == config.DeafDetectionByCheck
 	name := s.service.Name
-	if s.unknown {
-		deaf, why = s.remarked, s.reason
+	if s.diskUnanswered {
+		deaf, why = s.deafRecorded, s.reason
 	}
 	if !deaf {
-		if s.remarked && !byCheck {
+		if s.deafRecorded && !byCheck {
 			e.options.Post(supervisor.Remark{Service: name, Text: notDeafPrefix + why})
 		}
-		s.deafRounds, s.remarked = 0, false
+		s.deafRounds, s.deafRecorded = 0, false
 		return
 	}
 	s.deafRounds++
@@ -379,13 +379,13 @@ func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) 
 	if s.deafRounds < roundsToBeDeaf {
 		return
 	}
-	if !s.remarked {
-		s.remarked, s.since = true, time.Now()
+	if !s.deafRecorded {
+		s.deafRecorded, s.since = true, time.Now()
 		if !byCheck {
 			e.options.Post(supervisor.Remark{Service: name, Text: DeafPrefix + why})
 		}
 	}
-	if s.policy.Action == config.OnRestart && !s.ended {
+	if s.policy.Action == config.OnFailureRestart && !s.ended {
 		s.ended = true
 		e.options.Post(supervisor.Unhealthy{Name: name, Run: s.run, Answer: DeafPrefix + why})
 	}

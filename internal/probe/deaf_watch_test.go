@@ -26,14 +26,14 @@ import (
 type deafWatchRig struct {
 	*DeafWatch
 
-	snapshot         supervisor.Snapshot
-	lines            atomic.Uint64
-	disk             atomic.Pointer[error]
-	reads            atomic.Int64
-	examinedProfiles [][]string
-	unread           []string // profiles whose variables can't be read
-	mu               sync.Mutex
-	messages         []string
+	snapshot           supervisor.Snapshot
+	lines              atomic.Uint64
+	diskError          atomic.Pointer[error]
+	reads              atomic.Int64
+	examinedProfiles   [][]string
+	unreadableProfiles []string // profiles whose variables can't be read
+	mu                 sync.Mutex
+	messages           []string
 }
 
 func newDeafWatchRig(pids ...int) *deafWatchRig {
@@ -50,7 +50,7 @@ func newDeafWatchRig(pids ...int) *deafWatchRig {
 		EachEnv: func(of []string, each func(string, map[string]string)) error {
 			r.examinedProfiles = append(r.examinedProfiles, of)
 			for _, profile := range of {
-				if !slices.Contains(r.unread, profile) {
+				if !slices.Contains(r.unreadableProfiles, profile) {
 					each(profile, nil)
 				}
 			}
@@ -58,7 +58,7 @@ func newDeafWatchRig(pids ...int) *deafWatchRig {
 		},
 		State: func(string) (profiles.State, error) {
 			r.reads.Add(1)
-			if err := r.disk.Load(); err != nil {
+			if err := r.diskError.Load(); err != nil {
 				return profiles.State{}, *err
 			}
 			return profiles.State{Exists: true}, nil
@@ -69,15 +69,17 @@ func newDeafWatchRig(pids ...int) *deafWatchRig {
 			r.messages = append(r.messages, fmt.Sprintf("%T%+v", e, e))
 		},
 	})
-	r.act(config.OnReport)
+	r.setAction(config.OnFailureReport)
 	return r
 }
 
-func firstResult(good bool, _ string) bool { return good }
+func withoutAnswer(good bool, _ string) bool { return good }
 
-func (r *deafWatchRig) act(action string) {
+func (r *deafWatchRig) setAction(action string) {
 	r.period = 30 * time.Second
-	r.policy = func(*supervisor.Service) config.Deaf { return config.Deaf{Action: action, MinSilence: 4 * time.Minute} }
+	r.policy = func(*supervisor.Service) config.DeafDetection {
+		return config.DeafDetection{Action: action, MinSilence: 4 * time.Minute}
+	}
 }
 
 // takeEvents returns the events since its last call.
@@ -114,15 +116,15 @@ func awaitStopped(t *testing.T, pid int, want bool) {
 func TestAStoppedGatewayIsNamed(t *testing.T) {
 	one, other := startSleep(t), startSleep(t)
 	r := newDeafWatchRig(one.Process.Pid, other.Process.Pid)
-	r.examineAll()
+	r.runRound()
 	_ = one.Process.Signal(unix.SIGSTOP)
 	awaitStopped(t, one.Process.Pid, true)
-	r.examineAll()
+	r.runRound()
 	if said := r.takeEvents(); len(said) > 0 {
 		t.Errorf("after one look: %q", said)
 	}
-	r.examineAll()
-	r.examineAll()
+	r.runRound()
+	r.runRound()
 	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "Service:gateway-p0 Text:deaf: its process is stopped") {
 		t.Errorf("after the second: %q", said)
 	}
@@ -130,36 +132,36 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	if _, another := r.Deafness("gateway-p1"); !deaf || another || d.Run != 1 || d.Why != "its process is stopped" {
 		t.Errorf("it is %+v, %t; the other one: %t", d, deaf, another)
 	}
-	r.act(config.OnRestart)
-	r.examineAll()
-	r.examineAll()
+	r.setAction(config.OnFailureRestart)
+	r.runRound()
+	r.runRound()
 	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "supervisor.Unhealthy{Name:gateway-p0 Run:1 Answer:deaf: its process is stopped") {
 		t.Errorf("it is to be restarted: %q", said)
 	}
 	_ = one.Process.Signal(unix.SIGCONT)
 	awaitStopped(t, one.Process.Pid, false)
-	r.examineAll()
+	r.runRound()
 	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
 		t.Errorf("after SIGCONT: %q", said)
 	}
 	_ = one.Process.Signal(unix.SIGSTOP)
 	awaitStopped(t, one.Process.Pid, true)
-	r.act(config.DeafByCheck)
-	r.examineAll()
-	r.examineAll()
+	r.setAction(config.DeafDetectionByCheck)
+	r.runRound()
+	r.runRound()
 	look := deafCheck{1, func() (Deafness, bool) { return r.Deafness("gateway-p0") }}
 	if good, answer := look.check(time.Time{}); good || answer != "its process is stopped" || len(r.takeEvents()) != 0 {
 		t.Errorf("a check says %t, %q, and is not alone", good, answer)
 	}
-	if look.run = 2; !firstResult(look.check(time.Time{})) {
+	if look.run = 2; !withoutAnswer(look.check(time.Time{})) {
 		t.Error("a check says it of a later run")
 	}
 	_ = one.Process.Signal(unix.SIGCONT)
 	awaitStopped(t, one.Process.Pid, false)
-	if r.act(config.DeafOff); len(r.runs) != 2 {
+	if r.setAction(config.DeafDetectionOff); len(r.runs) != 2 {
 		t.Errorf("%d runs are known", len(r.runs))
 	}
-	r.examineAll()
+	r.runRound()
 	if len(r.runs) != 0 {
 		t.Errorf("nobody is to be looked at, and %d are known", len(r.runs))
 	}
@@ -173,31 +175,31 @@ func TestOneThatHangsIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newDeafWatchRig(pid)
 		for range 20 {
-			r.examineAll()
+			r.runRound()
 			time.Sleep(30 * time.Second)
 			r.lines.Add(1)
 			r.RecordHeartbeat("p0")
 		}
 		hung := errors.New("the volume does not answer")
-		r.disk.Store(&hung)
+		r.diskError.Store(&hung)
 		for range 20 {
-			r.examineAll()
+			r.runRound()
 			time.Sleep(30 * time.Second)
 		}
 		if said := r.takeEvents(); len(said) > 0 || r.reads.Load() == 0 {
 			t.Errorf("while the disk does not answer: %q after %d questions", said, r.reads.Load())
 		}
-		r.disk.Store(nil)
-		r.examineAll()
+		r.diskError.Store(nil)
+		r.runRound()
 		time.Sleep(30 * time.Second)
-		r.examineAll()
+		r.runRound()
 		want := "deaf: no heartbeat for 11m although it writes one every 30s, its log is silent for 11m although it writes every 30s"
 		if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], want) {
 			t.Errorf("it hangs: %q", said)
 		}
 		r.RecordHeartbeat("p0")
 		time.Sleep(30 * time.Second)
-		r.examineAll()
+		r.runRound()
 		if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
 			t.Errorf("it beats again: %q", said)
 		}
@@ -213,7 +215,7 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 		r := newDeafWatchRig(slices.Repeat([]int{pid}, 200)...)
 		hear := func(rounds int) {
 			for range rounds {
-				r.examineAll()
+				r.runRound()
 				time.Sleep(30 * time.Second)
 				r.lines.Add(1)
 				for _, v := range r.snapshot.Services {
@@ -223,9 +225,9 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 		}
 		hear(20)
 		time.Sleep(10 * time.Hour)
-		r.examineAll()
+		r.runRound()
 		time.Sleep(30 * time.Second)
-		r.examineAll()
+		r.runRound()
 		hear(20)
 		if said := r.takeEvents(); len(said) > 0 {
 			t.Errorf("it says %q", said)
@@ -241,7 +243,7 @@ func TestDeafWatchWakesUpSeldom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newDeafWatchRig(slices.Repeat([]int{pid}, 200)...)
 		ended := make(chan struct{})
-		r.options.Ended = ended
+		r.options.SupervisorEnded = ended
 		r.Configure(r.period, r.policy)
 		write := func(lines int) {
 			for range lines {
@@ -284,7 +286,7 @@ func TestAGatewayThatIsStoppedInARestIsNamed(t *testing.T) {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	defer signal.Stop(children)
-	r.options.Ended, r.options.Children = ended, children
+	r.options.SupervisorEnded, r.options.Children = ended, children
 	r.Configure(time.Millisecond, r.policy)
 	// waits until DeafWatch is suspended after its first check
 	for rested := r.rounds.Load(); rested == 0 || !r.suspended.Load(); rested = r.rounds.Load() {
@@ -310,7 +312,7 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newDeafWatchRig(pid)
 		ended := make(chan struct{})
-		r.options.Ended = ended
+		r.options.SupervisorEnded = ended
 		r.Configure(r.period, r.policy)
 		for range 12 {
 			r.lines.Add(1)
@@ -334,15 +336,15 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 
 func BenchmarkRound(b *testing.B) {
 	r := newDeafWatchRig(slices.Repeat([]int{os.Getpid()}, 200)...)
-	r.examineAll()
-	r.examineAll()
+	r.runRound()
+	r.runRound()
 	b.ReportAllocs()
-	begin := processorTime()
+	begin := ownCPUTime()
 	b.ResetTimer()
 	for range b.N {
-		r.examineAll()
+		r.runRound()
 	}
-	b.ReportMetric(float64((processorTime()-begin).Microseconds())/float64(b.N), "cpu-µs/round")
+	b.ReportMetric(float64((ownCPUTime()-begin).Microseconds())/float64(b.N), "cpu-µs/round")
 }
 
 func TestTheVariablesOfAllGatewaysAreReadInOneCallAndOnce(t *testing.T) {
@@ -351,12 +353,12 @@ func TestTheVariablesOfAllGatewaysAreReadInOneCallAndOnce(t *testing.T) {
 		pids = append(pids, startSleep(t).Process.Pid)
 	}
 	r := newDeafWatchRig(pids...)
-	r.unread = []string{"p3"}
-	r.examineAll()
-	r.examineAll()
-	r.unread = nil
-	r.examineAll()
-	r.examineAll()
+	r.unreadableProfiles = []string{"p3"}
+	r.runRound()
+	r.runRound()
+	r.unreadableProfiles = nil
+	r.runRound()
+	r.runRound()
 	if want := [][]string{{"p0", "p1", "p2", "p3", "p4"}, {"p3"}, {"p3"}}; !reflect.DeepEqual(r.examinedProfiles, want) {
 		t.Errorf("read %q, want %q", r.examinedProfiles, want)
 	}
@@ -376,7 +378,7 @@ func TestVariablesThatTakeLongAreReadOnceAtATime(t *testing.T) {
 			return each(of, then)
 		}
 		for range 5 {
-			r.examineAll()
+			r.runRound()
 			time.Sleep(r.period)
 		}
 		if n := calls.Load(); n != 1 {
@@ -384,8 +386,8 @@ func TestVariablesThatTakeLongAreReadOnceAtATime(t *testing.T) {
 		}
 		close(held)
 		synctest.Wait()
-		r.examineAll()
-		r.examineAll()
+		r.runRound()
+		r.runRound()
 		if n := calls.Load(); n != 2 {
 			t.Errorf("%d calls, of which the last one was answered", n)
 		}
@@ -395,7 +397,7 @@ func TestVariablesThatTakeLongAreReadOnceAtATime(t *testing.T) {
 // A port from an agent's .env must not make hinit connect to another host.
 func TestAPortOfAnEnvFileLeadsToNoOtherHost(t *testing.T) {
 	for port, asked := range map[string]bool{"8642": true, "": false, "80@10.0.0.1:80/x?": false, "80/x#": false, " 80": false} {
-		if h := healthCheckOf(map[string]string{healthSwitch: "true", healthPort: port}); (h != nil) != asked {
+		if h := healthCheckOf(map[string]string{healthEnabledVar: "true", healthPortVar: port}); (h != nil) != asked {
 			t.Errorf("port %q: %v", port, h)
 		}
 	}

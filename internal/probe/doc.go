@@ -9,7 +9,7 @@
 // resolves no names.
 //
 // [DeafWatch] finds deaf gateways: they run, but no longer react. It needs no configured check. It owns one goroutine with
-// one timer, and up to [maxProbes] more goroutines while it examines silent gateways.
+// one timer, and up to [maxParallelProbes] more goroutines while it examines silent gateways.
 //
 // A Prober owns one goroutine with one timer, and one for each running check, up to [maxRunningChecks]. Its own goroutine
 // makes tcp checks of ports of this machine, because these do not wait. Without checks it owns no goroutine.

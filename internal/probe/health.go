@@ -98,8 +98,8 @@ func (h *Health) IsOnHold(i int) bool {
 	return !h.Started()
 }
 
-// Next returns when the next check is due. busy reports whether check i is still running. ok is false if no check waits.
-func (h *Health) Next(busy func(i int) bool) (first time.Time, ok bool) {
+// NextDue returns when the next check is due. busy reports whether check i is still running. ok is false if no check waits.
+func (h *Health) NextDue(busy func(i int) bool) (first time.Time, ok bool) {
 	for i := range h.Checks {
 		if due := h.Checks[i].Due; !h.IsOnHold(i) && !busy(i) && (!ok || due.Before(first)) {
 			first, ok = due, true
@@ -121,9 +121,9 @@ func (h *Health) Skip(i int, now time.Time, why string) {
 	c.Verdict, c.Since, c.Answer = Skipped, now, why
 }
 
-// Record handles a result of check i. changed reports whether the verdict has changed. act is the action for the caller: one of
-// the On constants of package config, or "". Record ignores the result of a check that is on hold (IsOnHold).
-func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed bool, act string) {
+// RecordResult handles a result of check i. changed reports whether the verdict has changed. act is the action for the caller:
+// one of the On constants of package config, or "". RecordResult ignores the result of a check that is on hold (IsOnHold).
+func (h *Health) RecordResult(i int, now time.Time, good bool, answer string) (changed bool, act string) {
 	c := &h.Checks[i]
 	if h.IsOnHold(i) {
 		return false, ""
@@ -153,7 +153,7 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 		}
 	case verdict == Failing:
 		act = c.Rule.OnFailure
-		h.Abandoned = act != "" && act != config.OnReport
+		h.Abandoned = act != "" && act != config.OnFailureReport
 	}
 	return true, act
 }
@@ -162,7 +162,7 @@ func (h *Health) Record(i int, now time.Time, good bool, answer string) (changed
 // have lost the action.
 func (h *Health) RepeatAction() {
 	for i := range h.Checks {
-		if c := &h.Checks[i]; h.Abandoned && c.Verdict == Failing && c.Rule.OnFailure != "" && c.Rule.OnFailure != config.OnReport {
+		if c := &h.Checks[i]; h.Abandoned && c.Verdict == Failing && c.Rule.OnFailure != "" && c.Rule.OnFailure != config.OnFailureReport {
 			c.Verdict = Pending
 		}
 	}
@@ -188,7 +188,7 @@ func (h *Health) Ready() (ready bool, statusText string) {
 			continue // statusText must name the start-up check that this check waits for
 		}
 		if bad && statusText == "" {
-			statusText = "check " + c.Rule.Name + " " + remarkWords[c.Verdict]
+			statusText = "check " + c.Rule.Name + " " + verdictWords[c.Verdict]
 			if c.Answer != "" && !c.LastGood {
 				statusText += ": " + c.Answer
 			}
@@ -197,4 +197,4 @@ func (h *Health) Ready() (ready bool, statusText string) {
 	return ready, statusText
 }
 
-var remarkWords = map[Verdict]string{Pending: "has not passed yet", Failing: "fails", Passing: "passes", Skipped: "is left out"}
+var verdictWords = map[Verdict]string{Pending: "has not passed yet", Failing: "fails", Passing: "passes", Skipped: "is left out"}

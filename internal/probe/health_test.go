@@ -9,8 +9,8 @@ import (
 	"hinit/internal/config"
 )
 
-func rule(kind string, success, failure int) config.Check {
-	on := config.OnRestart
+func newRule(kind string, success, failure int) config.Check {
+	on := config.OnFailureRestart
 	if kind == config.CheckReady {
 		on = ""
 	}
@@ -41,12 +41,12 @@ func TestThresholds(t *testing.T) {
 		{config.CheckStartup, 1, 2, "--", ".r"},
 	} {
 		now := time.Unix(1000, 0)
-		h := NewHealth([]config.Check{rule(tt.kind, tt.success, tt.failure)}, 7, now)
+		h := NewHealth([]config.Check{newRule(tt.kind, tt.success, tt.failure)}, 7, now)
 		got, given := "", false
 		for _, a := range tt.answers {
 			now = now.Add(time.Second)
-			_, act := h.Record(0, now, a == '+', "x")
-			given = given || act == config.OnRestart
+			_, act := h.RecordResult(0, now, a == '+', "x")
+			given = given || act == config.OnFailureRestart
 			switch v := h.Checks[0].Verdict; {
 			case given:
 				got += "r"
@@ -63,12 +63,12 @@ func TestThresholds(t *testing.T) {
 // No other check may run or count before the start-up check has passed, or after the request for a restart.
 func TestHeldUntilStarted(t *testing.T) {
 	now := time.Unix(1000, 0)
-	h := NewHealth([]config.Check{rule(config.CheckAlive, 1, 1), rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1)}, 7, now)
+	h := NewHealth([]config.Check{newRule(config.CheckAlive, 1, 1), newRule(config.CheckStartup, 1, 3), newRule(config.CheckReady, 1, 1)}, 7, now)
 	idle := func(int) bool { return false }
 	if !h.IsOnHold(0) || h.IsOnHold(1) || !h.IsOnHold(2) {
 		t.Error("the wrong checks are on hold at first")
 	}
-	if changed, act := h.Record(0, now, false, "dead"); changed || act != "" {
+	if changed, act := h.RecordResult(0, now, false, "dead"); changed || act != "" {
 		t.Error("a check on hold has changed something")
 	}
 	if ready, said := h.Ready(); ready || !strings.Contains(said, "startup has not passed yet") {
@@ -76,21 +76,21 @@ func TestHeldUntilStarted(t *testing.T) {
 	}
 	h.RecordStart(1, now, 0)
 	now = now.Add(9 * time.Second)
-	h.Record(1, now, true, "ok")
+	h.RecordResult(1, now, true, "ok")
 	if h.IsOnHold(0) || !h.IsOnHold(1) || h.IsOnHold(2) {
 		t.Error("the wrong checks are on hold after the start")
 	}
-	if due, ok := h.Next(idle); !ok || !due.Equal(now) {
+	if due, ok := h.NextDue(idle); !ok || !due.Equal(now) {
 		t.Errorf("the next look is at %v, %t: those that waited are asked at once", due, ok)
 	}
-	h.Record(2, now, true, "ok")
+	h.RecordResult(2, now, true, "ok")
 	if ready, said := h.Ready(); !ready || said != "" {
 		t.Errorf("it is ready %t, %q", ready, said)
 	}
-	if _, act := h.Record(0, now, false, "dead"); act != config.OnRestart {
+	if _, act := h.RecordResult(0, now, false, "dead"); act != config.OnFailureRestart {
 		t.Errorf("a failed check leads to %q", act)
 	}
-	if _, some := h.Next(idle); some {
+	if _, some := h.NextDue(idle); some {
 		t.Error("a run that is given up is asked")
 	}
 	if h = NewHealth([]config.Check{h.Checks[0].Rule}, 8, now); h.IsOnHold(0) {
@@ -100,7 +100,7 @@ func TestHeldUntilStarted(t *testing.T) {
 
 func TestDelayPeriodAndJitter(t *testing.T) {
 	begin := time.Unix(1000, 0)
-	r := rule(config.CheckAlive, 1, 3)
+	r := newRule(config.CheckAlive, 1, 3)
 	r.InitialDelay, r.Jitter = 4*time.Second, 0.5
 	h := NewHealth([]config.Check{r}, 1, begin)
 	for _, tt := range []struct {
@@ -119,23 +119,23 @@ func TestDelayPeriodAndJitter(t *testing.T) {
 // hold.
 func TestAReloadKeepsWhatChecksHaveComeTo(t *testing.T) {
 	now := time.Unix(1000, 0)
-	alive := rule(config.CheckAlive, 1, 3)
+	alive := newRule(config.CheckAlive, 1, 3)
 	h := NewHealth([]config.Check{alive}, 3, now)
-	h.Record(0, now, false, "x")
-	h.Record(0, now, false, "x")
+	h.RecordResult(0, now, false, "x")
+	h.RecordResult(0, now, false, "x")
 	alive.Period = time.Second
-	h.ReplaceRules([]config.Check{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 1), alive}, now)
+	h.ReplaceRules([]config.Check{newRule(config.CheckStartup, 1, 3), newRule(config.CheckReady, 1, 1), alive}, now)
 	if h.Run != 3 || h.IsOnHold(2) || h.Checks[2].InARow != 2 || h.Checks[2].Rule.Period != time.Second {
 		t.Errorf("after the reload: %+v", h)
 	}
-	if _, act := h.Record(2, now, false, "x"); act != config.OnRestart {
+	if _, act := h.RecordResult(2, now, false, "x"); act != config.OnFailureRestart {
 		t.Error("the bad answers before the reload don't count")
 	}
 }
 
 func TestSkippedChecksHoldNothing(t *testing.T) {
 	now := time.Unix(1000, 0)
-	h := NewHealth([]config.Check{rule(config.CheckStartup, 1, 3), rule(config.CheckReady, 1, 3)}, 1, now)
+	h := NewHealth([]config.Check{newRule(config.CheckStartup, 1, 3), newRule(config.CheckReady, 1, 3)}, 1, now)
 	h.Skip(0, now, "no port")
 	h.Skip(1, now, "no port")
 	if ready, said := h.Ready(); !ready || said != "" {
@@ -150,8 +150,8 @@ func FuzzHealth(f *testing.F) {
 	f.Add([]byte("checks of a service that flaps"))
 	f.Fuzz(func(t *testing.T, acts []byte) {
 		now := time.Unix(1000, 0)
-		rules := []config.Check{rule(config.CheckStartup, 1, 2), rule(config.CheckReady, 2, 3), rule(config.CheckAlive, 1, 3), rule(config.CheckAlive, 1, 2)}
-		rules[3].OnFailure, rules[3].Name = config.OnReport, "report"
+		rules := []config.Check{newRule(config.CheckStartup, 1, 2), newRule(config.CheckReady, 2, 3), newRule(config.CheckAlive, 1, 3), newRule(config.CheckAlive, 1, 2)}
+		rules[3].OnFailure, rules[3].Name = config.OnFailureReport, "report"
 		h := NewHealth(rules, 1, now)
 		given := 0
 		for _, b := range acts {
@@ -167,14 +167,14 @@ func FuzzHealth(f *testing.F) {
 			case 2:
 				h.ReplaceRules(rules, now)
 			default:
-				changed, act := h.Record(i, now, b/64 == 1, "a")
+				changed, act := h.RecordResult(i, now, b/64 == 1, "a")
 				c := h.Checks[i]
 				switch {
 				case held && (changed || act != "" || fmt.Sprint(h) != before):
 					t.Fatal("a check on hold has changed something")
 				case act != "" && (c.Verdict != Failing || c.Rule.Kind == config.CheckReady || !changed || c.InARow < c.Rule.FailureThreshold):
 					t.Fatalf("%q after %+v", act, c)
-				case act == config.OnRestart:
+				case act == config.OnFailureRestart:
 					given++
 				}
 				if changed && c.Verdict == Passing && c.InARow < c.Rule.SuccessThreshold {

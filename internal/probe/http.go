@@ -182,9 +182,9 @@ func (h *httpCheck) missingText(body []byte) string {
 
 // tcpCheck passes if a port accepts a connection. It sends nothing.
 type tcpCheck struct {
-	addresses []unix.Sockaddr
-	local     bool // the port is on the loopback interface, so connecting never waits
-	timeout   time.Duration
+	addresses  []unix.Sockaddr
+	isLoopback bool // the port is on the loopback interface, so connecting never waits
+	timeout    time.Duration
 }
 
 func (t *tcpCheck) check(deadline time.Time) (good bool, answer string) {
@@ -208,7 +208,7 @@ type conn struct {
 }
 
 // runShortCall makes a system call that never waits, in one of the turns of blocking.Short.
-func runShortCall(do func() error) error { return blocking.Do(blocking.Short, do) }
+func runShortCall(do func() error) error { return blocking.Do(blocking.ShortCalls, do) }
 
 // parseAddresses parses an address such as "127.0.0.1:80". For localhost it returns the IPv4 and the IPv6 loopback address.
 func parseAddresses(target string) ([]unix.Sockaddr, error) {
@@ -313,7 +313,7 @@ func (c *conn) close() { _ = c.file.Close() }
 
 func (c *conn) Read(buf []byte) (n int, err error) {
 	waitErr := c.raw.Read(func(fd uintptr) bool {
-		n, err = blocking.Get(blocking.Short, func() (int, error) { return unix.Read(int(fd), buf) })
+		n, err = blocking.Get(blocking.ShortCalls, func() (int, error) { return unix.Read(int(fd), buf) })
 		return !mustRetry(err)
 	})
 	switch {

@@ -16,7 +16,7 @@ import (
 // prepareChecks makes the checkers for a new run. If a check uses a variable of the profile's .env, prepareChecks reads the
 // file in a goroutine and returns false, and the checkers follow later. The caller holds p.mu.
 func (p *Prober) prepareChecks(t *target) bool {
-	if !t.AgentInfluences || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
+	if !t.MayUseAgentEnv || !slices.ContainsFunc(t.Checks, func(c config.Check) bool { return len(c.Variables()) > 0 }) {
 		p.makeCheckers(t, nil, nil)
 		return true
 	}
@@ -55,7 +55,7 @@ func (p *Prober) makeCheckers(t *target, env map[string]string, err error) {
 				return value
 			})
 		}
-		with.check = i
+		with.checkIndex = i
 		l, bad := p.newChecker(c, &with)
 		switch {
 		case missing != "" && err != nil:
@@ -106,7 +106,7 @@ func (p *Prober) startCheck(t *target, i int, now time.Time) {
 	l, version, timeout := t.checkers[i], t.version, t.rules[i].Timeout
 	t.health.RecordStart(i, now, rand.Float64())
 	if c := &t.health.Checks[i]; c.Verdict == Passing {
-		c.Due = p.endOfSlot(c.Due, min(c.Rule.Period/10, maxSlot))
+		c.Due = p.endOfSlot(c.Due, min(c.Rule.Period/10, maxTimerSlot))
 	}
 	t.busy[i] = true
 	p.runningChecks++
@@ -117,7 +117,7 @@ func (p *Prober) startCheck(t *target, i int, now time.Time) {
 		})
 	}
 	tcp, ok := l.(*tcpCheck)
-	if !ok || !tcp.local {
+	if !ok || !tcp.isLoopback {
 		start()
 		return
 	}

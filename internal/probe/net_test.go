@@ -19,7 +19,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-func serve(t *testing.T, network, address string, behave func(net.Conn)) net.Listener {
+func startServer(t *testing.T, network, address string, behave func(net.Conn)) net.Listener {
 	t.Helper()
 	l, err := net.Listen(network, address)
 	if err != nil {
@@ -122,7 +122,7 @@ func TestHTTPAnswers(t *testing.T) {
 			if strings.Contains(tt.want, "no answer within") {
 				timeout = 400 * time.Millisecond
 			}
-			l := serve(t, "tcp", "127.0.0.1:0", tt.behave)
+			l := startServer(t, "tcp", "127.0.0.1:0", tt.behave)
 			c := config.Check{Type: config.CheckHTTP, Timeout: timeout, HTTP: config.HTTPCheck{URL: "http://" + l.Addr().String() + "/health?x=1", Status: "200-399"}}
 			if tt.change != nil {
 				tt.change(&c)
@@ -146,7 +146,7 @@ func TestHTTPAnswers(t *testing.T) {
 // The request of an http check must match the configuration, with one line for each header.
 func TestTheRequest(t *testing.T) {
 	got := make(chan string, 1)
-	l := serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
+	l := startServer(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
 		buf := make([]byte, 4096)
 		n, _ := c.Read(buf)
 		got <- string(buf[:n])
@@ -175,7 +175,7 @@ func TestTheRequest(t *testing.T) {
 }
 
 func TestTCPAnswers(t *testing.T) {
-	l := serve(t, "tcp", "127.0.0.1:0", discardInput)
+	l := startServer(t, "tcp", "127.0.0.1:0", discardInput)
 	look := func(target string) (bool, string) {
 		to, err := parseAddresses(target)
 		if err != nil {
@@ -251,7 +251,7 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	serve(t, "unix", filepath.Join(dir, "sock"), discardInput)
+	startServer(t, "unix", filepath.Join(dir, "sock"), discardInput)
 	old := time.Now().Add(-time.Hour)
 	for name, make := range map[string]func(path string) error{
 		"new":      func(p string) error { return os.WriteFile(p, nil, 0o600) },
@@ -272,7 +272,7 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 	for path, want := range map[string]string{
 		"new": "", "old": "it was not written for more than 1m0s", "none": "it does not exist", "link": "it is a symbolic link", "dirlink/new": "a symbolic link is on the way",
 	} {
-		f := &fileCheck{pathCheck{diskCall{timeout: time.Minute}, filepath.Join(dir, path), fsutil.Self()}, time.Minute, freshness{}}
+		f := &fileCheck{pathCheck{diskCall{timeout: time.Minute}, filepath.Join(dir, path), fsutil.ProcessActor()}, time.Minute, freshness{}}
 		if good, answer := f.check(deadline); good != (want == "") || want != "" && answer != want {
 			t.Errorf("file %s: %t, %q", path, good, answer)
 		}
@@ -280,7 +280,7 @@ func TestUnixAndFileFollowNoLink(t *testing.T) {
 	for path, want := range map[string]string{
 		"sock": "", "none": "it does not exist", "socklink": "it is not a socket", "new": "it is not a socket", "fifo": "it is not a socket", "dirlink/sock": "a symbolic link is on the way",
 	} {
-		u := &unixCheck{pathCheck{diskCall{timeout: time.Minute}, filepath.Join(dir, path), fsutil.Self()}}
+		u := &unixCheck{pathCheck{diskCall{timeout: time.Minute}, filepath.Join(dir, path), fsutil.ProcessActor()}}
 		if good, answer := u.check(deadline); good != (want == "") || want != "" && answer != want {
 			t.Errorf("socket %s: %t, %q", path, good, answer)
 		}
@@ -304,7 +304,7 @@ func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
 	if err := errors.Join(unix.Bind(listener, &unix.SockaddrUnix{Name: path}), unix.Listen(listener, 1)); err != nil {
 		t.Fatal(err)
 	}
-	passed := testkit.Lingering(t)
+	passed := testkit.LingeringSocket(t)
 	var over atomic.Bool
 	var agent sync.WaitGroup
 	defer agent.Wait()
@@ -320,7 +320,7 @@ func TestASocketOfAnAgentKeepsNoThread(t *testing.T) {
 			}
 		}
 	})
-	u := &unixCheck{pathCheck{diskCall{timeout: 20 * time.Second}, path, fsutil.Self()}}
+	u := &unixCheck{pathCheck{diskCall{timeout: 20 * time.Second}, path, fsutil.ProcessActor()}}
 	for range 1000 {
 		if good, answer := u.check(time.Now().Add(u.timeout)); !good && answer != "its queue of connections is full" {
 			t.Fatal(answer)
@@ -340,7 +340,7 @@ func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
 		}
 	}
 	close(hang)
-	for p.waits.Load() {
+	for p.waiting.Load() {
 		<-time.After(time.Millisecond)
 	}
 	if good, answer := p.runCall(time.Now().Add(time.Minute), func() (bool, string) { return true, "x" }); !good || answer != "x" || calls != 1 {
@@ -352,7 +352,7 @@ func TestADiskThatHangsHoldsUpOneLook(t *testing.T) {
 func TestALongRequestIsSentWhole(t *testing.T) {
 	t.Parallel()
 	const long = 16 << 20
-	l := serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
+	l := startServer(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
 		got := 0
 		for buf := make([]byte, 1<<16); got < long; {
 			n, err := c.Read(buf)

@@ -12,9 +12,9 @@ import (
 
 const (
 	maxExtension = 10
-	// lateCheck is the delay of a watchdog check above which hinit did not run itself, for example because the container was
+	// lateCheckDelay is the delay of a watchdog check above which hinit did not run itself, for example because the container was
 	// paused. The service did not run in that time either, so its silence means nothing.
-	lateCheck = time.Second
+	lateCheckDelay = time.Second
 	// noProbeInterval is the interval of a check whose result changes only with a message from the service, so that it needs no
 	// timer.
 	noProbeInterval = 1000 * time.Hour
@@ -100,10 +100,10 @@ func (b *runNotifyState) recordMessage(run uint64, every time.Duration, m *notif
 	if m.HasWatchdogInterval {
 		b.WatchdogInterval, b.LastMessageAt = m.WatchdogInterval, now
 	}
-	if m.Extend > 0 {
-		b.StartUntil = now.Add(m.Extend)
+	if m.ExtendTimeout > 0 {
+		b.StartUntil = now.Add(m.ExtendTimeout)
 	}
-	return m.Ready || m.Failed || m.HasWatchdogInterval || m.Extend > 0
+	return m.Ready || m.Failed || m.HasWatchdogInterval || m.ExtendTimeout > 0
 }
 
 // extendInterval grants a run one more watchdog interval. Until the next message of the run, further calls return false.
@@ -205,7 +205,7 @@ func (w *watchdogCheck) check(time.Time) (good bool, answer string) {
 		return false, "it says itself that it has failed (WATCHDOG=trigger)"
 	case !b.missedWatchdog(at):
 		return true, "it says that it is alive"
-	case at.Sub(b.LastMessageAt) > b.WatchdogInterval+lateCheck && w.notifyState.extendInterval(at):
+	case at.Sub(b.LastMessageAt) > b.WatchdogInterval+lateCheckDelay && w.notifyState.extendInterval(at):
 		return true, "it has more time, because hinit did not run either"
 	}
 	return false, fmt.Sprintf("no WATCHDOG=1 for %s", b.WatchdogInterval)

@@ -36,21 +36,21 @@ func (r *rig) wantFailure(t *testing.T, when, answer string) {
 	}
 }
 
-func withWatchdog(t *testing.T, body func(r *rig)) {
+func testWithWatchdog(t *testing.T, body func(r *rig)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(nil)
 		r.options.ReadMessages = func(string) {}
 		defer close(r.ended)
-		r.Set("s", notifyTarget(0, 10*time.Second))
-		r.up(1, "s")
+		r.SetChecks("s", notifyTarget(0, 10*time.Second))
+		r.reportUp(1, "s")
 		synctest.Wait()
 		body(r)
 	})
 }
 
 func TestAWatchdogThatIsMissed(t *testing.T) {
-	withWatchdog(t, func(r *rig) {
+	testWithWatchdog(t, func(r *rig) {
 		time.Sleep(time.Hour)
 		r.wantNoEvent(t, "before it is ready")
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
@@ -67,7 +67,7 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 		r.wantFailure(t, "when it is over", "check alive-watchdog: no WATCHDOG=1 for 10s")
 		time.Sleep(time.Hour)
 		r.wantNoEvent(t, "after it was given up")
-		r.up(2, "s")
+		r.reportUp(2, "s")
 		r.HandleMessage("s", 1, &notify.Message{Ready: true}) // a message of the previous run must not count
 		time.Sleep(time.Hour)
 		r.wantNoEvent(t, "in the next run")
@@ -76,10 +76,10 @@ func TestAWatchdogThatIsMissed(t *testing.T) {
 
 // A message of a service must count even before the prober has seen its run as up.
 func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
-	withWatchdog(t, func(r *rig) {
+	testWithWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 2, &notify.Message{Ready: true})
 		time.Sleep(time.Second)
-		r.up(2, "s")
+		r.reportUp(2, "s")
 		time.Sleep(8 * time.Second)
 		r.wantNoEvent(t, "in time")
 		time.Sleep(time.Second + 2*timerSlot)
@@ -88,7 +88,7 @@ func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 }
 
 func TestAWatchdogIsToldOtherwise(t *testing.T) {
-	withWatchdog(t, func(r *rig) {
+	testWithWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasWatchdogInterval: true})
 		time.Sleep(time.Hour)
 		r.wantNoEvent(t, "without an interval")
@@ -98,7 +98,7 @@ func TestAWatchdogIsToldOtherwise(t *testing.T) {
 		time.Sleep(100*time.Millisecond + 2*timerSlot)
 		r.wantFailure(t, "after it", "no WATCHDOG=1 for 1s")
 	})
-	withWatchdog(t, func(r *rig) {
+	testWithWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		r.HandleMessage("s", 1, &notify.Message{Failed: true})
 		time.Sleep(2 * timerSlot)
@@ -107,7 +107,7 @@ func TestAWatchdogIsToldOtherwise(t *testing.T) {
 }
 
 func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
-	withWatchdog(t, func(r *rig) {
+	testWithWatchdog(t, func(r *rig) {
 		heard := 0
 		r.options.ReadMessages = func(service string) {
 			heard++
@@ -123,7 +123,7 @@ func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
 
 // A watchdog must start its time again after a pause by an operator, or after a time in which hinit got no processor.
 func TestAWatchdogIsFair(t *testing.T) {
-	withWatchdog(t, func(r *rig) {
+	testWithWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		time.Sleep(5 * time.Second)
 		paused := *r.snapshot.Load().Services[0]
@@ -132,7 +132,7 @@ func TestAWatchdogIsFair(t *testing.T) {
 		r.wakeUp()
 		time.Sleep(time.Hour)
 		r.wantNoEvent(t, "while it is stopped")
-		r.up(1, "s")
+		r.reportUp(1, "s")
 		time.Sleep(9 * time.Second)
 		r.wantNoEvent(t, "after it continues")
 		time.Sleep(time.Second + 2*timerSlot)
@@ -154,15 +154,15 @@ func TestAWatchdogIsFair(t *testing.T) {
 }
 
 func TestAWatchdogGoesOnInAnotherImage(t *testing.T) {
-	withWatchdog(t, func(r *rig) {
+	testWithWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasWatchdogInterval: true, WatchdogInterval: 20 * time.Second})
 		time.Sleep(15 * time.Second)
 		next := newRig(nil)
 		next.options.ReadMessages = func(string) {}
 		defer close(next.ended)
 		next.TakeOver(r.HandOver())
-		next.Set("s", notifyTarget(0, 10*time.Second))
-		next.up(1, "s")
+		next.SetChecks("s", notifyTarget(0, 10*time.Second))
+		next.reportUp(1, "s")
 		time.Sleep(4900 * time.Millisecond)
 		for _, e := range next.takeEvents() {
 			if strings.Contains(e, "Unhealthy") {
@@ -180,8 +180,8 @@ func TestAStartThatTakesTooLong(t *testing.T) {
 			r := newRig(nil)
 			r.options.ReadMessages = func(string) {}
 			defer close(r.ended)
-			r.Set("s", notifyTarget(30*time.Second, 10*time.Second))
-			r.up(1, "s")
+			r.SetChecks("s", notifyTarget(30*time.Second, 10*time.Second))
+			r.reportUp(1, "s")
 			synctest.Wait()
 			r.takeEvents()
 			body(r)
@@ -195,10 +195,10 @@ func TestAStartThatTakesTooLong(t *testing.T) {
 	})
 	start(func(r *rig) {
 		time.Sleep(20 * time.Second)
-		r.HandleMessage("s", 1, &notify.Message{Extend: time.Minute})
+		r.HandleMessage("s", 1, &notify.Message{ExtendTimeout: time.Minute})
 		time.Sleep(59 * time.Second)
 		r.wantNoEvent(t, "in the time it has asked for")
-		r.HandleMessage("s", 1, &notify.Message{Extend: 24 * time.Hour})
+		r.HandleMessage("s", 1, &notify.Message{ExtendTimeout: 24 * time.Hour})
 		time.Sleep(10*30*time.Second - 80*time.Second)
 		r.wantNoEvent(t, "in ten times the limit")
 		time.Sleep(time.Second + 2*timerSlot)

@@ -23,22 +23,22 @@ const (
 	// timerSlot is the resolution of the timer. Checks that are due within one slot start together, so that hinit wakes up less
 	// often.
 	timerSlot = 25 * time.Millisecond
-	// maxSlot is the longest slot. The slot of a passing check is a tenth of its period, but at most maxSlot.
-	maxSlot = 250 * time.Millisecond
+	// maxTimerSlot is the longest slot. The slot of a passing check is a tenth of its period, but at most maxTimerSlot.
+	maxTimerSlot = 250 * time.Millisecond
 )
 
 // Options connect a Prober with other parts of hinit. Any goroutine may call the functions.
 type Options struct {
-	Snapshot func() *supervisor.Snapshot
-	Changed  func() <-chan struct{} // returns a channel that is closed when the snapshot changes
-	Ended    <-chan struct{}        // closed when the supervisor has ended
-	Post     func(supervisor.Event)
+	Snapshot        func() *supervisor.Snapshot
+	SnapshotChanged func() <-chan struct{} // returns a channel that is closed when the snapshot changes
+	SupervisorEnded <-chan struct{}        // closed when the supervisor has ended
+	Post            func(supervisor.Event)
 	// Env returns the variables of the .env of a profile, or of the data directory for the profile "". It may wait for a disk.
 	Env func(profile string) (map[string]string, error)
 	// State reads the state file of a profile's gateway. It may wait for a disk.
 	State func(profile string) (profiles.State, error)
-	// Watch makes the log of a service pass all further lines to seen. A nil seen ends that.
-	Watch func(service string, seen func(lines []byte))
+	// WatchLog makes the log of a service pass all further lines to seen. A nil seen ends that.
+	WatchLog func(service string, seen func(lines []byte))
 	// ReadMessages handles all arrived sd_notify messages from a service.
 	ReadMessages func(service string)
 	// Deafness reports whether a gateway is deaf, like [DeafWatch.Deafness].
@@ -48,17 +48,17 @@ type Options struct {
 	Run func(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error)
 }
 
-// Target is a service with its checks, for Set.
+// Target is a service with its checks, for SetChecks.
 type Target struct {
 	Checks  []config.Check
 	Profile string
 	Expand  func(string) string // replaces all placeholders of a text except variables
 	Env     map[string]string   // environment variables from hinit.yaml
-	// AgentInfluences means that the service runs as the user who can write the profile's .env. Only then may its checks use
+	// MayUseAgentEnv means that the service runs as the user who can write the profile's .env. Only then may its checks use
 	// variables of that file.
-	AgentInfluences bool
-	Actor           *fsutil.Actor // accesses files as the service's user; each access takes a turn of blocking.Volume
-	Spec            proc.Spec     // how the supervisor starts the service
+	MayUseAgentEnv bool
+	Actor          *fsutil.Actor // accesses files as the service's user; each access takes a turn of blocking.Volume
+	Spec           proc.Spec     // how the supervisor starts the service
 }
 
 // Prober runs the checks of all services. Its methods don't block, and any goroutine may call them.
@@ -70,14 +70,14 @@ type Prober struct {
 
 	mu            sync.Mutex // no goroutine holds mu while it runs a check
 	targets       map[string]*target
-	handedOver    Handover // state from the old program, of services without a call of Set so far
+	handedOver    Handover // state from the old program, of services without a call of SetChecks so far
 	running       bool
 	runningChecks int
 	quickChecks   []func() // started checks, for runQuickChecks
 	allBusy       bool
 	timerAt       time.Time // when the timer fires; zero if it is not set
-	origin        time.Time // start of the first slot of the timer
-	outbox        []supervisor.Event
+	slotOrigin    time.Time // start of the first slot of the timer
+	pendingEvents []supervisor.Event
 }
 
 // checker is one check of one run. Its method check must return by the deadline.
@@ -95,15 +95,15 @@ type target struct {
 	logMatches     map[int]*logMatch // searches of the log checks, by the index of the check
 	rules          []config.Check
 	health         Health
-	ended          time.Time // end of the previous run. Lines of the present run can arrive before the supervisor reports it as up.
-	began          time.Time
-	live           bool      // the run is up and not paused
+	previousRunEnd time.Time // end of the previous run. Lines of the present run can arrive before the supervisor reports it as up.
+	runStart       time.Time
+	active         bool      // the run is up and not paused
 	checkers       []checker // checkers of the current run, one for each check; nil until they are made
 	makingCheckers bool
 	busy           []bool
 	version        int // a change makes the results of running checks invalid
-	reported       readinessReport
-	check          int // index of the check that makeChecker is making
+	lastReport     readinessReport
+	checkIndex     int // index of the check that makeChecker is making
 }
 
 // readinessReport is the last readiness of a run that the supervisor knows.
@@ -113,15 +113,15 @@ type readinessReport struct {
 	lastText string
 }
 
-// New returns a Prober without checks. Its goroutine starts with the first Set.
+// New returns a Prober without checks. Its goroutine starts with the first SetChecks.
 func New(o Options) *Prober {
-	p := &Prober{options: o, wake: make(chan struct{}, 1), targets: make(map[string]*target), origin: time.Now()}
+	p := &Prober{options: o, wake: make(chan struct{}, 1), targets: make(map[string]*target), slotOrigin: time.Now()}
 	p.newChecker = makeChecker
 	return p
 }
 
-// Set replaces the checks of a service. During a run, an unchanged check keeps its state.
-func (p *Prober) Set(service string, t Target) {
+// SetChecks replaces the checks of a service. During a run, an unchanged check keeps its state.
+func (p *Prober) SetChecks(service string, t Target) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.targets[service]
@@ -138,11 +138,11 @@ func (p *Prober) Set(service string, t Target) {
 	next := &target{Target: t, name: service, options: &p.options, notifyState: p.keepNotifyState(service, &t, old), logMatches: logMatchesOf(t.Checks), rules: t.Checks, busy: make([]bool, len(t.Checks))}
 	switch {
 	case old != nil:
-		next.health, next.reported, next.version, next.began = old.health, old.reported, old.version+1, old.began
-		next.ended = old.ended
+		next.health, next.lastReport, next.version, next.runStart = old.health, old.lastReport, old.version+1, old.runStart
+		next.previousRunEnd = old.previousRunEnd
 		next.health.ReplaceRules(next.rules, time.Now())
 		if !AffectsReadiness(next.rules) || !AffectsReadiness(old.rules) { // the supervisor has dropped the last report
-			next.reported = readinessReport{}
+			next.lastReport = readinessReport{}
 		}
 	case was:
 		next.health = handed
@@ -159,15 +159,15 @@ func (p *Prober) Set(service string, t Target) {
 	p.wakeUp()
 }
 
-// Drop removes the checks of a service.
-func (p *Prober) Drop(service string) { p.Set(service, Target{}) }
+// RemoveChecks removes the checks of a service.
+func (p *Prober) RemoveChecks(service string) { p.SetChecks(service, Target{}) }
 
 func (p *Prober) wakeUp() { pause.Wake(p.wake) }
 
 // run is the scheduler, the Prober's goroutine. It ends with the last service that has checks.
 func (p *Prober) run() {
 	for {
-		changed := p.options.Changed()
+		changed := p.options.SnapshotChanged()
 		p.mu.Lock()
 		if len(p.targets) == 0 {
 			p.running = false
@@ -176,7 +176,7 @@ func (p *Prober) run() {
 		}
 		now := time.Now()
 		p.updateTargets(p.options.Snapshot(), now)
-		p.startDue(now)
+		p.startDueChecks(now)
 		p.runQuickChecks()
 		next, some := p.nextWake()
 		p.timerAt = time.Time{}
@@ -184,8 +184,8 @@ func (p *Prober) run() {
 		if some {
 			p.timerAt, due = next, time.After(time.Until(next))
 		}
-		events := p.outbox
-		p.outbox = nil
+		events := p.pendingEvents
+		p.pendingEvents = nil
 		p.mu.Unlock()
 		for _, e := range events {
 			p.options.Post(e)
@@ -195,7 +195,7 @@ func (p *Prober) run() {
 		case <-p.wake:
 		case <-due:
 			p.wakes.Add(1)
-		case <-p.options.Ended:
+		case <-p.options.SupervisorEnded:
 			return
 		}
 	}
@@ -204,7 +204,7 @@ func (p *Prober) run() {
 // updateTargets compares the services with a snapshot, and records new runs and pauses. The caller holds p.mu.
 func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 	for _, t := range p.targets {
-		t.live = false
+		t.active = false
 	}
 	for _, v := range snapshot.Services {
 		t := p.targets[v.Name]
@@ -213,22 +213,22 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 		}
 		if t.health.Run != v.Run {
 			paused := t.health.Paused
-			t.health, t.began = NewHealth(t.rules, v.Run, v.Since), v.Since
+			t.health, t.runStart = NewHealth(t.rules, v.Run, v.Since), v.Since
 			t.health.Paused = paused
-			t.ended = time.Time{}
+			t.previousRunEnd = time.Time{}
 			if v.LastExit != nil {
-				t.ended = v.LastExit.At
+				t.previousRunEnd = v.LastExit.At
 			}
 			t.notifyState.recordMessage(v.Run, t.watchdogInterval(), &notify.Message{}, now)
 			t.checkers, t.busy = nil, make([]bool, len(t.rules))
 			t.version++
 			t.scheduleMessageChecks(now)
 		}
-		if t.began.IsZero() {
-			t.began = now
+		if t.runStart.IsZero() {
+			t.runStart = now
 		}
-		if t.reported.run != v.Run {
-			t.reported = readinessReport{run: v.Run, ready: !AffectsReadiness(t.rules)}
+		if t.lastReport.run != v.Run {
+			t.lastReport = readinessReport{run: v.Run, ready: !AffectsReadiness(t.rules)}
 			p.reportReadiness(t)
 		}
 		if t.notifyState.setPaused(v.Paused, now) {
@@ -237,7 +237,7 @@ func (p *Prober) updateTargets(snapshot *supervisor.Snapshot, now time.Time) {
 		if !t.health.Paused.After(now) {
 			t.health.Paused = time.Time{}
 		}
-		t.live = !v.Paused && t.health.Paused.IsZero()
+		t.active = !v.Paused && t.health.Paused.IsZero()
 	}
 }
 
@@ -249,10 +249,10 @@ func (p *Prober) nextWake() (at time.Time, some bool) {
 		if until := t.health.Paused; !until.IsZero() && (!some || until.Before(at)) {
 			at, some = until, true
 		}
-		if !t.live || t.makingCheckers {
+		if !t.active || t.makingCheckers {
 			continue
 		}
-		if due, ok := t.health.Next(t.isBusy); ok && (!some || due.Before(at)) {
+		if due, ok := t.health.NextDue(t.isBusy); ok && (!some || due.Before(at)) {
 			at, some = due, true
 		}
 	}
@@ -264,16 +264,16 @@ func (p *Prober) nextWake() (at time.Time, some bool) {
 
 // endOfSlot returns the end of the slot at a time. Slots are counted from p.origin.
 func (p *Prober) endOfSlot(at time.Time, slot time.Duration) time.Time {
-	return p.origin.Add((at.Sub(p.origin) + slot - 1).Truncate(slot))
+	return p.slotOrigin.Add((at.Sub(p.slotOrigin) + slot - 1).Truncate(slot))
 }
 
 func (t *target) isBusy(i int) bool { return t.busy[i] }
 
-// startDue starts every check that is due, while fewer than maxRunningChecks run. The caller holds p.mu.
-func (p *Prober) startDue(now time.Time) {
+// startDueChecks starts every check that is due, while fewer than maxRunningChecks run. The caller holds p.mu.
+func (p *Prober) startDueChecks(now time.Time) {
 	p.allBusy = false
 	for _, t := range p.targets {
-		if !t.live || t.makingCheckers {
+		if !t.active || t.makingCheckers {
 			continue
 		}
 		for i := range t.health.Checks {
@@ -311,15 +311,15 @@ func (p *Prober) recordResult(t *target, version, i int, good bool, answer strin
 	}
 	t.busy[i] = false
 	now := time.Now()
-	if t.live {
-		changed, act := t.health.Record(i, now, good, strings.ToValidUTF8(answer[:min(len(answer), maxAnswer)], ""))
+	if t.active {
+		changed, act := t.health.RecordResult(i, now, good, strings.ToValidUTF8(answer[:min(len(answer), maxAnswer)], ""))
 		if changed {
 			p.reportVerdict(t, i, act)
 		}
 		t.scheduleMessageChecks(now)
 		p.reportReadiness(t)
 	}
-	if due, ok := t.health.Next(t.isBusy); ok && (p.timerAt.IsZero() || due.Before(p.timerAt)) || len(p.outbox) > 0 {
+	if due, ok := t.health.NextDue(t.isBusy); ok && (p.timerAt.IsZero() || due.Before(p.timerAt)) || len(p.pendingEvents) > 0 {
 		p.wakeUp()
 	}
 }
@@ -327,16 +327,16 @@ func (p *Prober) recordResult(t *target, version, i int, good bool, answer strin
 // reportVerdict records a new verdict in the event history, and asks the supervisor for the action act. The caller holds p.mu.
 func (p *Prober) reportVerdict(t *target, i int, act string) {
 	c := &t.health.Checks[i]
-	text := RemarkPrefix + c.Rule.Name + " " + remarkWords[c.Verdict]
+	text := RemarkPrefix + c.Rule.Name + " " + verdictWords[c.Verdict]
 	if c.Verdict == Failing {
 		text += ": " + c.Answer
 	}
 	p.post(supervisor.Remark{Service: t.name, Text: text})
 	answer := RemarkPrefix + c.Rule.Name + ": " + c.Answer
 	switch act {
-	case config.OnRestart, config.OnPark:
-		p.post(supervisor.Unhealthy{Name: t.name, Run: t.health.Run, Answer: answer, Park: act == config.OnPark})
-	case config.OnShutdown:
+	case config.OnFailureRestart, config.OnFailurePark:
+		p.post(supervisor.Unhealthy{Name: t.name, Run: t.health.Run, Answer: answer, Park: act == config.OnFailurePark})
+	case config.OnFailureShutdown:
 		p.post(supervisor.Shutdown{Code: exitUnhealthy, Reason: t.name + " is " + supervisor.ReasonUnhealthy + ": " + answer})
 	}
 }
@@ -350,8 +350,8 @@ const exitUnhealthy = 1
 func (p *Prober) reportReadiness(t *target) {
 	now := readinessReport{run: t.health.Run}
 	now.ready, now.lastText = t.health.Ready()
-	if now != t.reported {
-		t.reported = now
+	if now != t.lastReport {
+		t.lastReport = now
 		p.post(supervisor.ChecksReported{Name: t.name, Run: now.run, Ready: now.ready, Text: now.lastText})
 	}
 }
@@ -359,7 +359,7 @@ func (p *Prober) reportReadiness(t *target) {
 // post queues an event. Only the scheduler sends events to the supervisor, so that they keep their order. The caller holds
 // p.mu.
 func (p *Prober) post(e supervisor.Event) {
-	p.outbox = append(p.outbox, e)
+	p.pendingEvents = append(p.pendingEvents, e)
 	p.wakeUp()
 }
 
@@ -427,7 +427,7 @@ func (p *Prober) HandOver() *Handover {
 	return h
 }
 
-// TakeOver gives a new Prober the result of HandOver of the old program. Call it before Set.
+// TakeOver gives a new Prober the result of HandOver of the old program. Call it before SetChecks.
 func (p *Prober) TakeOver(h *Handover) {
 	if h == nil {
 		return

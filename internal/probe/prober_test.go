@@ -15,17 +15,17 @@ import (
 type rig struct {
 	*Prober
 
-	snapshot atomic.Pointer[supervisor.Snapshot]
-	news     chan struct{}
-	events   chan supervisor.Event
-	ended    chan struct{}
+	snapshot        atomic.Pointer[supervisor.Snapshot]
+	snapshotChanged chan struct{}
+	events          chan supervisor.Event
+	ended           chan struct{}
 }
 
 func newRig(ask func(c config.Check) (bool, string)) *rig {
-	r := &rig{news: make(chan struct{}), events: make(chan supervisor.Event, 4096), ended: make(chan struct{})}
+	r := &rig{snapshotChanged: make(chan struct{}), events: make(chan supervisor.Event, 4096), ended: make(chan struct{})}
 	r.snapshot.Store(&supervisor.Snapshot{})
 	r.Prober = New(Options{
-		Snapshot: r.snapshot.Load, Changed: func() <-chan struct{} { return r.news }, Ended: r.ended,
+		Snapshot: r.snapshot.Load, SnapshotChanged: func() <-chan struct{} { return r.snapshotChanged }, SupervisorEnded: r.ended,
 		Post: func(e supervisor.Event) { r.events <- e },
 		Env:  func(string) (map[string]string, error) { return map[string]string{"PORT": "81"}, nil },
 	})
@@ -41,7 +41,7 @@ type checkFunc func(time.Time) (bool, string)
 
 func (f checkFunc) check(deadline time.Time) (bool, string) { return f(deadline) }
 
-func (r *rig) up(run uint64, names ...string) {
+func (r *rig) reportUp(run uint64, names ...string) {
 	s := &supervisor.Snapshot{}
 	for _, name := range names {
 		s.Services = append(s.Services, &supervisor.Service{Name: name, State: supervisor.Up, Run: run, Since: time.Now()})
@@ -68,13 +68,13 @@ func (r *rig) takeEvents() (list []string) {
 func newCheck(kind, of string) config.Check {
 	c := config.Check{Name: kind, Kind: kind, Type: of, Period: 10 * time.Second, Timeout: time.Second, SuccessThreshold: 1, FailureThreshold: 3}
 	if kind != config.CheckReady {
-		c.OnFailure = config.OnRestart
+		c.OnFailure = config.OnFailureRestart
 	}
 	return c
 }
 
 func targetWith(checks ...config.Check) Target {
-	return Target{Checks: checks, Expand: func(s string) string { return s }, AgentInfluences: true}
+	return Target{Checks: checks, Expand: func(s string) string { return s }, MayUseAgentEnv: true}
 }
 
 // The cut of a long answer must not split a character. Otherwise the log and the status show the rest of the character as \xc3.
@@ -82,8 +82,8 @@ func TestALongAnswerWasCutWithinACharacter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(func(config.Check) (bool, string) { return false, "x" + strings.Repeat("ä", 150) })
 		defer close(r.ended)
-		r.Set("s", targetWith(newCheck(config.CheckAlive, config.CheckTCP)))
-		r.up(1, "s")
+		r.SetChecks("s", targetWith(newCheck(config.CheckAlive, config.CheckTCP)))
+		r.reportUp(1, "s")
 		synctest.Wait()
 		h, _, _ := r.Health("s")
 		if got := h.Checks[0].Answer; got != "x"+strings.Repeat("ä", 99) {
@@ -99,8 +99,8 @@ func TestADeadPortIsNoticedInTime(t *testing.T) {
 			var dead atomic.Bool
 			r := newRig(func(config.Check) (bool, string) { return !dead.Load(), "connection refused" })
 			defer close(r.ended)
-			r.Set("s", targetWith(newCheck(config.CheckAlive, config.CheckTCP)))
-			r.up(1, "s")
+			r.SetChecks("s", targetWith(newCheck(config.CheckAlive, config.CheckTCP)))
+			r.reportUp(1, "s")
 			time.Sleep(time.Minute + time.Duration(phase)*time.Second + 333*time.Millisecond)
 			r.takeEvents()
 			dead.Store(true)
@@ -124,7 +124,7 @@ func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
 		r := newRig(func(config.Check) (bool, string) { return good.Load(), "503" })
 		defer close(r.ended)
 		ready := newCheck(config.CheckReady, config.CheckTCP)
-		r.Set("s", targetWith(ready))
+		r.SetChecks("s", targetWith(ready))
 		expect := func(when string, want ...string) {
 			t.Helper()
 			synctest.Wait()
@@ -132,7 +132,7 @@ func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
 				t.Errorf("%s: %q, expected %q", when, got, want)
 			}
 		}
-		r.up(4, "s")
+		r.reportUp(4, "s")
 		expect("at first", "supervisor.ChecksReported{Name:s Run:4 Ready:false Text:check ready has not passed yet}",
 			"supervisor.ChecksReported{Name:s Run:4 Ready:false Text:check ready has not passed yet: 503}")
 		time.Sleep(11 * time.Second)
@@ -145,7 +145,7 @@ func TestTheSupervisorIsToldChangesInOrder(t *testing.T) {
 		good.Store(false)
 		time.Sleep(40 * time.Second)
 		expect("after bad ones", "remark on s: check ready fails: 503", "supervisor.ChecksReported{Name:s Run:4 Ready:false Text:check ready fails: 503}")
-		r.up(5, "s")
+		r.reportUp(5, "s")
 		expect("in the next run", "supervisor.ChecksReported{Name:s Run:5 Ready:false Text:check ready has not passed yet}",
 			"supervisor.ChecksReported{Name:s Run:5 Ready:false Text:check ready has not passed yet: 503}")
 	})
@@ -160,8 +160,8 @@ func TestASuccessorGoesOn(t *testing.T) {
 		ask := func(config.Check) (bool, string) { return good.Load(), "x" }
 		checks := targetWith(newCheck(config.CheckStartup, config.CheckTCP), newCheck(config.CheckAlive, config.CheckTCP))
 		first := newRig(ask)
-		first.Set("s", checks)
-		first.up(9, "s")
+		first.SetChecks("s", checks)
+		first.reportUp(9, "s")
 		time.Sleep(time.Second)
 		good.Store(false)
 		time.Sleep(20 * time.Second)
@@ -173,7 +173,7 @@ func TestASuccessorGoesOn(t *testing.T) {
 		defer close(r.ended)
 		r.TakeOver(h)
 		r.snapshot.Store(first.snapshot.Load())
-		r.Set("s", checks)
+		r.SetChecks("s", checks)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if got, _, _ := r.Health("s"); !got.Abandoned {
@@ -189,8 +189,8 @@ func TestACheckThatFailsDuringAReexecRestartsItsService(t *testing.T) {
 		ask := func(config.Check) (bool, string) { return false, "503" }
 		checks := targetWith(newCheck(config.CheckAlive, config.CheckTCP))
 		first := newRig(ask)
-		first.Set("s", checks)
-		first.up(9, "s")
+		first.SetChecks("s", checks)
+		first.reportUp(9, "s")
 		time.Sleep(time.Minute)
 		synctest.Wait()
 		lost, h := fmt.Sprint(first.takeEvents()), first.HandOver()
@@ -202,7 +202,7 @@ func TestACheckThatFailsDuringAReexecRestartsItsService(t *testing.T) {
 		defer close(r.ended)
 		r.TakeOver(h)
 		r.snapshot.Store(first.snapshot.Load())
-		r.Set("s", checks)
+		r.SetChecks("s", checks)
 		time.Sleep(11 * time.Second)
 		synctest.Wait()
 		if got := fmt.Sprint(r.takeEvents()); strings.Count(got, "Unhealthy") != 1 {
@@ -223,7 +223,7 @@ func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
 			defer r.mu.Unlock()
 			return r.running
 		}
-		r.Drop("s")
+		r.RemoveChecks("s")
 		if runs() {
 			t.Error("it runs without a check")
 		}
@@ -232,9 +232,9 @@ func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
 			names[i] = fmt.Sprint("s", i)
 			c := newCheck(config.CheckAlive, config.CheckTCP)
 			c.Jitter, c.InitialDelay = 0.05, time.Duration(i)*20*time.Millisecond
-			r.Set(names[i], targetWith(c))
+			r.SetChecks(names[i], targetWith(c))
 		}
-		r.up(1, names...)
+		r.reportUp(1, names...)
 		time.Sleep(20 * time.Second)
 		wakes, looks := r.wakes.Load(), asked.Load()
 		time.Sleep(100 * time.Second)
@@ -244,7 +244,7 @@ func TestFiveHundredChecksWakeUpSeldom(t *testing.T) {
 			t.Errorf("%d wake-ups and %d looks in 100 s", wakes, looks)
 		}
 		for _, name := range names {
-			r.Drop(name)
+			r.RemoveChecks(name)
 		}
 		if runs() {
 			t.Error("it runs when the checks are gone")
@@ -265,8 +265,8 @@ func TestVariablesOfTheProfile(t *testing.T) {
 		}
 		one, two := newCheck(config.CheckReady, config.CheckTCP), newCheck(config.CheckAlive, config.CheckTCP)
 		one.Dial.Port, two.Dial.Port = "{env:PORT}", "{env:NONE}"
-		r.Set("s", targetWith(one, two))
-		r.up(1, "s")
+		r.SetChecks("s", targetWith(one, two))
+		r.reportUp(1, "s")
 		synctest.Wait()
 		if got := <-asked; got != "127.0.0.1:81" {
 			t.Errorf("asked %q", got)

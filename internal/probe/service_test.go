@@ -21,11 +21,11 @@ func TestLogChecks(t *testing.T) {
 	var seen func([]byte)
 	r := newRig(nil)
 	defer close(r.ended)
-	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
+	r.options.WatchLog = func(_ string, f func([]byte)) { seen = f }
 	r.newChecker = makeChecker
 	look := func(want config.LogCheck, verdict Verdict) *logCheck {
 		c := config.Check{Name: "log", Kind: config.CheckReady, Type: config.CheckLog, Log: want, Period: time.Hour, SuccessThreshold: 1, FailureThreshold: 1}
-		next := &target{Target: targetWith(c), name: "s", options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, began: time.Now()}
+		next := &target{Target: targetWith(c), name: "s", options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, runStart: time.Now()}
 		next.health = NewHealth(next.rules, 1, time.Now())
 		next.health.Checks[0].Verdict = verdict
 		r.searchLines(next, nil)
@@ -44,7 +44,7 @@ func TestLogChecks(t *testing.T) {
 	seen([]byte("a\nlistening on 80\r\nb\n"))
 	expect(once, true)
 	expect(once, true)
-	once.since.Store(sinceBegin(time.Now()))
+	once.notBefore.Store(sinceProgramStart(time.Now()))
 	expect(once, true)
 	expect(look(config.LogCheck{Contains: "x"}, Passing), true) // has passed in the previous hinit, so it stays passed
 
@@ -56,7 +56,7 @@ func TestLogChecks(t *testing.T) {
 
 	often := look(config.LogCheck{Contains: "tick", MaxGap: time.Minute}, Pending)
 	expect(often, true)
-	often.began = time.Now().Add(-time.Hour)
+	often.startedAt = time.Now().Add(-time.Hour)
 	expect(often, false)
 	seen([]byte("tick\n"))
 	expect(often, true)
@@ -67,16 +67,16 @@ func TestLogChecks(t *testing.T) {
 // miss faults for an hour.
 func TestASetClockFailsNoCheck(t *testing.T) {
 	t.Parallel()
-	within := &logCheck{found: new(logMatch), settings: config.LogCheck{MaxGap: time.Minute}, began: testkit.AfterClockStep(time.Now(), time.Hour)}
+	within := &logCheck{match: new(logMatch), settings: config.LogCheck{MaxGap: time.Minute}, startedAt: testkit.AfterClockStep(time.Now(), time.Hour)}
 	if good, answer := within.check(time.Time{}); !good {
 		t.Errorf("after the clock was set forward: %q", answer)
 	}
 	var seen func([]byte)
 	r := newRig(nil)
 	defer close(r.ended)
-	r.options.Watch = func(_ string, f func([]byte)) { seen = f }
+	r.options.WatchLog = func(_ string, f func([]byte)) { seen = f }
 	c := config.Check{Type: config.CheckLog, Log: config.LogCheck{Contains: "ready"}, SuccessThreshold: 1, FailureThreshold: 1}
-	next := &target{Target: targetWith(c), options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, ended: testkit.AfterClockStep(time.Now(), -time.Hour)}
+	next := &target{Target: targetWith(c), options: &r.options, logMatches: logMatchesOf([]config.Check{c}), rules: []config.Check{c}, previousRunEnd: testkit.AfterClockStep(time.Now(), -time.Hour)}
 	next.health = NewHealth(next.rules, 1, time.Now())
 	r.searchLines(next, nil)
 	line := newLogCheck(c, next)

@@ -36,7 +36,7 @@ func TestAFileThatTheAgentHoldsDoesNotStopPID1(t *testing.T) {
 	agent := &Cred{UID: 10000, GID: 10000}
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Name: "holder", Argv: testproc.Argv("lease", program), Dir: "/", Cred: agent})
-	line(t, out)
+	readLine(t, out)
 	began := time.Now()
 	for id := uint64(2); id < 5; id++ {
 		if _, err := table.Spawn(Spec{ID: id, Name: "svc", Argv: []string{program}, Env: os.Environ(), Dir: dir, Cred: agent}); err != nil {
@@ -55,8 +55,8 @@ func TestAnIsolatedGatewayBeginsInHinitIsolate(t *testing.T) {
 		testkit.SkipOrFail(t, "needs root")
 	}
 	table, other := newTable(t), filepath.Join(t.TempDir(), isolation.Program)
-	t.Cleanup(func() { _ = os.Remove(isolation.Path()) })
-	for i, path := range []string{isolation.Path(), other} {
+	t.Cleanup(func() { _ = os.Remove(isolation.ProgramPath()) })
+	for i, path := range []string{isolation.ProgramPath(), other} {
 		for dir := filepath.Dir(path); dir != "/"; dir = filepath.Dir(dir) {
 			info, err := os.Stat(dir)
 			if err == nil {
@@ -71,10 +71,10 @@ func TestAnIsolatedGatewayBeginsInHinitIsolate(t *testing.T) {
 		}
 		_, out := spawn(t, table, Spec{ID: uint64(i + 1), Name: "svc", Argv: []string{path, "name=x"}, Dir: "/", Cred: &Cred{UID: 12321, GID: 12321}})
 		want := "12321 name=x"
-		if path == isolation.Path() {
+		if path == isolation.ProgramPath() {
 			want = "0 user=12321:12321 dir=/ -- " + path + " " + path + " name=x"
 		}
-		if got := line(t, out); got != want {
+		if got := readLine(t, out); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
@@ -161,21 +161,21 @@ func TestAPathThatTakesMinutesDoesNotHoldUpPID1(t *testing.T) {
 	}
 	// The growing pause of one slow service must not delay the look-ups of other services.
 	_, slow := table.slowServices["run"]
-	if left := time.Until(table.checksAllowedFrom); left > checkShare*checkTime/2 {
+	if left := time.Until(table.checkBudgetFrom); left > checkTimeShare*maxCheckTime/2 {
 		t.Errorf("the looks of others wait for %v", left)
 	}
 	// Ten seconds later, other services must not delay PID 1 for another second.
-	table.checksAllowedFrom = table.checksAllowedFrom.Add(-10 * time.Second)
+	table.checkBudgetFrom = table.checkBudgetFrom.Add(-10 * time.Second)
 	for id := uint64(11); id < 20; id++ {
 		spec := Spec{ID: id, Name: "run" + strconv.Itoa(int(id)), Argv: []string{"nothere"}, Env: slowPath, Dir: "/", Cred: agent}
 		if _, err := table.Spawn(spec); err != nil && !errors.Is(err, unix.ENOENT) {
 			t.Fatal(err)
 		}
 	}
-	if left := time.Until(table.checksAllowedFrom); left > checkShare*checkTime/2 {
-		t.Errorf("the looks of nine other services took %v more than their share", left/checkShare)
+	if left := time.Until(table.checkBudgetFrom); left > checkTimeShare*maxCheckTime/2 {
+		t.Errorf("the looks of nine other services took %v more than their share", left/checkTimeShare)
 	}
-	table.checksAllowedFrom = time.Time{}
+	table.checkBudgetFrom = time.Time{}
 	blocking.Run(blocking.Programs, func() {})
 	for name, looks := range map[string]bool{"other": true, "run": !slow} {
 		_, err := table.Spawn(Spec{ID: 20, Name: name, Argv: []string{"nothere"}, Env: []string{"PATH=/nothere"}, Dir: "/", Cred: agent})
@@ -202,10 +202,10 @@ func TestPathsThatHangHoldUpNoOtherWork(t *testing.T) {
 			t.Errorf("its paths are looked at: %v", err)
 		}
 	}
-	if took := time.Since(began); took > 3*checkTime/2 {
+	if took := time.Since(began); took > 3*maxCheckTime/2 {
 		t.Errorf("three starts took %v", took)
 	}
-	if !blocking.HasTurn(blocking.Foreign) {
+	if !blocking.HasFreeTurn(blocking.Foreign) {
 		t.Error("there is no turn for other work")
 	}
 }
@@ -216,14 +216,14 @@ func TestACommandThatPID1HasNotLookedUpIsFound(t *testing.T) {
 		testkit.SkipOrFail(t, "needs root")
 	}
 	table := newTable(t)
-	table.checksAllowedFrom = time.Now().Add(time.Hour)
+	table.checkBudgetFrom = time.Now().Add(time.Hour)
 	for name, code := range map[string]int{"true": 0, "nothere": 127} {
 		id := uint64(code + 1)
 		spec := Spec{ID: id, Name: "run", Argv: []string{name}, Env: []string{"PATH=/nothere:/bin:/usr/bin"}, Dir: "/", Cred: &Cred{UID: 10000, GID: 10000}}
 		if _, err := table.Spawn(spec); err != nil {
 			t.Fatal(err)
 		}
-		if x := exitOf(t, table, id); x.Code != code {
+		if x := awaitExit(t, table, id); x.Code != code {
 			t.Errorf("%s: %+v", name, x)
 		}
 	}
@@ -259,7 +259,7 @@ func TestARunEntersNoDescriptorOfPID1(t *testing.T) {
 		id := uint64(i + 1)
 		_, out := spawn(t, table, Spec{ID: id, Name: "run", Argv: []string{"/bin/pwd"}, Dir: path, Cred: &Cred{UID: 10000, GID: 10000}})
 		got, _ := io.ReadAll(out)
-		if x := exitOf(t, table, id); x.Code != 126 || len(got) > 0 {
+		if x := awaitExit(t, table, id); x.Code != 126 || len(got) > 0 {
 			t.Errorf("in %s it ended with %d and wrote %q", path, x.Code, got)
 		}
 	}

@@ -112,7 +112,7 @@ func cgroupPIDs(dir string) (pids map[int]bool, ok bool) {
 // reclaimable slabs. ok is false if the cgroup does not measure memory.
 func cgroupMemory(dir string, swap bool) (n, shared, kernel uint64, ok bool) {
 	stat, _ := os.ReadFile(path.Join(dir, "memory.stat"))
-	value := func(name string) uint64 { n, _ := fieldOf(stat, name); return n }
+	value := func(name string) uint64 { n, _ := numberField(stat, name); return n }
 	idle, swapped, shared := uint64(0), uint64(0), max(value("shmem"), value("total_shmem"))
 	kernel = value("kernel") - min(value("kernel"), value("slab_reclaimable")+value("pagetables")) + value("sock")
 	if n, ok = readNumber(path.Join(dir, "memory.current")); ok {
@@ -135,9 +135,9 @@ func readNumber(file string) (n uint64, ok bool) {
 	return n, err == nil
 }
 
-// fieldOf returns the number after a name in a cgroup file such as memory.stat. Each line of such a file has a name and a
+// numberField returns the number after a name in a cgroup file such as memory.stat. Each line of such a file has a name and a
 // number.
-func fieldOf(text []byte, name string) (n uint64, ok bool) {
+func numberField(text []byte, name string) (n uint64, ok bool) {
 	for line := range bytes.Lines(text) {
 		if f := bytes.Fields(line); len(f) == 2 && string(f[0]) == name {
 			n, err := strconv.ParseUint(string(f[1]), 10, 64)
@@ -154,9 +154,9 @@ const (
 	leafCgroup = "hinit"
 	// cgroupPrefix is the prefix of the name of a service's control group. These groups are siblings of leafCgroup.
 	cgroupPrefix = leafCgroup + "-"
-	// maxMoves is how many times DivideCgroup moves all processes out of the container's own group. Processes that start during
-	// a move may appear in the group again.
-	maxMoves = 10
+	// maxMoveAttempts is how many times DivideCgroup moves all processes out of the container's own group. Processes that start
+	// during a move may appear in the group again.
+	maxMoveAttempts = 10
 )
 
 // Cgroups is the container's own control group (cgroups(7), version 2). It has a child group for each service with limits.
@@ -191,7 +191,7 @@ func divideCgroup(root string) (*Cgroups, error) {
 		return nil, fmt.Errorf("its control group is not writable (%w)", err)
 	}
 	c := &Cgroups{dir: dir}
-	for range maxMoves {
+	for range maxMoveAttempts {
 		if err := c.moveToLeaf(); err != nil {
 			return nil, err
 		}

@@ -90,9 +90,9 @@ func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "shares", Argv: []string{"/bin/sh", "-c", script, dir, fifo}})
 	small, quiet := spawn(t, table, Spec{ID: 2, Name: "small", Argv: []string{"/bin/sh", "-c", "echo up; exec sleep 1000"}})
 	for range 3 {
-		line(t, out)
+		readLine(t, out)
 	}
-	line(t, quiet)
+	readLine(t, quiet)
 	m := NewMemoryMeter()
 	got := m.Measure([]int{pid, small})
 	m.cgroups.root = t.TempDir()
@@ -105,7 +105,7 @@ func TestAMeterReadsTheCgroupOfAService(t *testing.T) {
 	}
 	for _, id := range []uint64{1, 2} {
 		table.SignalTree(id, int(unix.SIGKILL))
-		exitOf(t, table, id)
+		awaitExit(t, table, id)
 	}
 }
 
@@ -120,14 +120,14 @@ func TestAKillByHandWasTakenForALackOfMemory(t *testing.T) {
 	}
 	start := func(id uint64) {
 		_, out := spawn(t, table, Spec{ID: id, Argv: testproc.Argv("deaf"), Setup: Setup{Cgroup: dir}})
-		line(t, out)
+		readLine(t, out)
 	}
 	killed := func(id uint64, want bool) {
 		t.Helper()
 		if err := table.Signal(id, int(unix.SIGKILL)); err != nil {
 			t.Fatal(err)
 		}
-		if x := exitOf(t, table, id); x.OOM == nil || *x.OOM != want {
+		if x := awaitExit(t, table, id); x.OOM == nil || *x.OOM != want {
 			t.Errorf("run %d: %+v, not an end for lack of memory: %v", id, x, !want)
 		}
 	}

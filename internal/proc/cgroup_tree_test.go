@@ -15,15 +15,15 @@ import (
 	"hinit/internal/testproc"
 )
 
-// inside is the environment variable of the process that runs the test as PID 1 of its own namespaces, in an empty control
+// cgroupTestVar is the environment variable of the process that runs the test as PID 1 of its own namespaces, in an empty control
 // group.
-const inside = "HINIT_TEST_CGROUP"
+const cgroupTestVar = "HINIT_TEST_CGROUP"
 
-// inCgroup runs the test again as PID 1 in a control group of version 2, as in a container with --cgroupns=private and write
+// inTestCgroup runs the test again as PID 1 in a control group of version 2, as in a container with --cgroupns=private and write
 // access. In the new process it returns true.
-func inCgroup(t *testing.T) (is bool) {
+func inTestCgroup(t *testing.T) (is bool) {
 	t.Helper()
-	if os.Getenv(inside) != "" {
+	if os.Getenv(cgroupTestVar) != "" {
 		_ = unix.Unmount(cgroupRoot, unix.MNT_DETACH)
 		for _, m := range [][2]string{{"proc", "/proc"}, {"cgroup2", cgroupRoot}} {
 			if err := unix.Mount(m[0], m[1], m[0], 0, ""); err != nil {
@@ -60,7 +60,7 @@ func inCgroup(t *testing.T) (is bool) {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("unshare", "--pid", "--fork", "--kill-child", "sh", "-c", `echo 0 >"$0/cgroup.procs" && exec unshare --cgroup --mount "$@"`, group, self, "-test.run=^"+t.Name()+"$", "-test.v")
-	cmd.Env = append(os.Environ(), inside+"=1")
+	cmd.Env = append(os.Environ(), cgroupTestVar+"=1")
 	out, err := cmd.CombinedOutput()
 	t.Logf("%s", out)
 	if err != nil {
@@ -69,8 +69,8 @@ func inCgroup(t *testing.T) (is bool) {
 	return false
 }
 
-// divided creates the child groups in the control group of the test.
-func divided(t *testing.T) *Cgroups {
+// divideTestCgroup creates the child groups in the control group of the test.
+func divideTestCgroup(t *testing.T) *Cgroups {
 	t.Helper()
 	c, err := DivideCgroup()
 	if err != nil {
@@ -79,12 +79,12 @@ func divided(t *testing.T) *Cgroups {
 	return c
 }
 
-func setup(c *Cgroups, service string, limits CgroupLimits) (s Setup) {
+func assignCgroup(c *Cgroups, service string, limits CgroupLimits) (s Setup) {
 	c.Assign(&s, service, limits)
 	return s
 }
 
-func read(t *testing.T, file string) string {
+func readFile(t *testing.T, file string) string {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -94,37 +94,37 @@ func read(t *testing.T, file string) string {
 }
 
 func TestAContainerIsDividedThoughProcessesRunInItAlready(t *testing.T) {
-	if !inCgroup(t) {
+	if !inTestCgroup(t) {
 		return
 	}
 	table := newTable(t)
 	before, out := spawn(t, table, Spec{ID: 1, Name: "early", Argv: testproc.Argv("deaf")})
-	line(t, out)
-	c := divided(t)
-	if got := read(t, cgroupRoot+"/cgroup.procs"); got != "" {
+	readLine(t, out)
+	c := divideTestCgroup(t)
+	if got := readFile(t, cgroupRoot+"/cgroup.procs"); got != "" {
 		t.Errorf("the container's own group still has %q", got)
 	}
 	for _, pid := range []int{1, before} {
-		if got := read(t, fmt.Sprintf("/proc/%d/cgroup", pid)); !strings.HasSuffix(got, "::/"+leafCgroup) {
+		if got := readFile(t, fmt.Sprintf("/proc/%d/cgroup", pid)); !strings.HasSuffix(got, "::/"+leafCgroup) {
 			t.Errorf("process %d is in %q", pid, got)
 		}
 	}
 	for _, name := range []string{"memory", "cpu", "pids"} {
-		if there := strings.Contains(" "+read(t, cgroupRoot+"/cgroup.controllers")+" ", " "+name+" "); c.HasController(name) != there {
+		if there := strings.Contains(" "+readFile(t, cgroupRoot+"/cgroup.controllers")+" ", " "+name+" "); c.HasController(name) != there {
 			t.Errorf("%s: it is there: %v, and groups have it: %v", name, there, c.HasController(name))
 		}
 	}
-	if again := divided(t); again.dir != c.dir {
+	if again := divideTestCgroup(t); again.dir != c.dir {
 		t.Errorf("after a re-execution the group is %s, not %s", again.dir, c.dir)
 	}
-	text, code := shell(t, Spec{Setup: setup(c, "svc", CgroupLimits{64 << 20, 128 << 20, 50, 30}), Cred: &Cred{UID: 10000, GID: 10000}},
+	text, code := runShell(t, Spec{Setup: assignCgroup(c, "svc", CgroupLimits{64 << 20, 128 << 20, 50, 30}), Cred: &Cred{UID: 10000, GID: 10000}},
 		"cat /proc/self/cgroup; id -u; echo 0 2>/dev/null >"+cgroupRoot+"/"+leafCgroup+"/cgroup.procs || echo stays")
 	if code != 0 || !strings.Contains(text, "::/hinit-svc\n10000\nstays\n") {
 		t.Errorf("code %d: %s", code, text)
 	}
 	for file, want := range map[string]string{"memory.high": "67108864", "memory.max": "134217728", "cpu.weight": "50", "pids.max": "30"} {
-		if name, _, _ := strings.Cut(file, "."); c.HasController(name) && read(t, c.dir+"/hinit-svc/"+file) != want {
-			t.Errorf("%s is %s", file, read(t, c.dir+"/hinit-svc/"+file))
+		if name, _, _ := strings.Cut(file, "."); c.HasController(name) && readFile(t, c.dir+"/hinit-svc/"+file) != want {
+			t.Errorf("%s is %s", file, readFile(t, c.dir+"/hinit-svc/"+file))
 		}
 	}
 	if err := c.Remove("svc"); err != nil {
@@ -137,27 +137,27 @@ func TestAContainerIsDividedThoughProcessesRunInItAlready(t *testing.T) {
 
 // The control group must identify a process that has left its parents, session and environment and has lowered its mark.
 func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
-	if !inCgroup(t) {
+	if !inTestCgroup(t) {
 		return
 	}
-	c, table := divided(t), newTable(t)
-	_, other := spawn(t, table, Spec{ID: 1, Name: "other", Argv: testproc.Argv("deaf"), Setup: setup(c, "other", CgroupLimits{})})
-	line(t, other)
-	_, out := spawn(t, table, Spec{ID: 2, Name: "svc", Argv: testproc.Argv("hide"), Setup: setup(c, "svc", CgroupLimits{})})
-	daemon, err := strconv.Atoi(line(t, out))
+	c, table := divideTestCgroup(t), newTable(t)
+	_, other := spawn(t, table, Spec{ID: 1, Name: "other", Argv: testproc.Argv("deaf"), Setup: assignCgroup(c, "other", CgroupLimits{})})
+	readLine(t, other)
+	_, out := spawn(t, table, Spec{ID: 2, Name: "svc", Argv: testproc.Argv("hide"), Setup: assignCgroup(c, "svc", CgroupLimits{})})
+	daemon, err := strconv.Atoi(readLine(t, out))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := table.Signal(2, int(unix.SIGKILL)); err != nil {
 		t.Fatal(err)
 	}
-	if x := exitOf(t, table, 2); !x.Leftover || len(x.MaybeMembers) > 0 {
+	if x := awaitExit(t, table, 2); !x.Leftover || len(x.PossibleMembers) > 0 {
 		t.Errorf("process %d is not known to be left behind: %+v", daemon, x)
 	}
 	table.SignalTree(2, int(unix.SIGKILL))
 	testkit.Until(t, "the daemon to be gone", func() bool {
 		table.Reap(true, func(Exit) {})
-		return !alive(daemon) && len(table.EndedRuns([]uint64{2})) == 1
+		return !isAlive(daemon) && len(table.EndedRuns([]uint64{2})) == 1
 	})
 	if len(table.EndedRuns([]uint64{1})) != 0 {
 		t.Error("the other service has ended")
@@ -166,15 +166,15 @@ func TestAProcessThatHidesItsRunIsFoundByItsControlGroup(t *testing.T) {
 
 // The end of a worker must end no orphan of the gateway, because the worker shares the gateway's control group.
 func TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile(t *testing.T) {
-	if !inCgroup(t) {
+	if !inTestCgroup(t) {
 		return
 	}
-	c, table := divided(t), newTable(t)
-	group := setup(c, "gateway-coder", CgroupLimits{})
+	c, table := divideTestCgroup(t), newTable(t)
+	group := assignCgroup(c, "gateway-coder", CgroupLimits{})
 	_, worker := spawn(t, table, Spec{ID: 1, Name: "run/t_1", Argv: testproc.Argv("deaf"), Setup: group})
-	line(t, worker)
+	readLine(t, worker)
 	_, out := spawn(t, table, Spec{ID: 2, Name: "gateway-coder", Argv: testproc.Argv("escape", "clean", "deaf"), Setup: group})
-	daemon, err := strconv.Atoi(line(t, out))
+	daemon, err := strconv.Atoi(readLine(t, out))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -185,7 +185,7 @@ func TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile(t *testing.T) {
 	table.SignalTree(2, int(unix.SIGKILL))
 	testkit.Until(t, "the gateway to be gone", func() bool {
 		table.Reap(true, func(Exit) {})
-		return !alive(daemon) && len(table.EndedRuns([]uint64{2})) == 1
+		return !isAlive(daemon) && len(table.EndedRuns([]uint64{2})) == 1
 	})
 	if len(table.EndedRuns([]uint64{1})) != 0 {
 		t.Error("the worker has ended with the gateway")
@@ -194,28 +194,28 @@ func TestADaemonOfAGatewayEndedWithTheOlderWorkerOfItsProfile(t *testing.T) {
 
 // A single kill must end a service that forks faster than /proc can be read, and no other service.
 func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
-	if !inCgroup(t) {
+	if !inTestCgroup(t) {
 		return
 	}
-	c, table := divided(t), newTable(t)
-	spawn(t, table, Spec{ID: 1, Name: "other", Argv: testproc.Argv("deaf"), Setup: setup(c, "other", CgroupLimits{})})
+	c, table := divideTestCgroup(t), newTable(t)
+	spawn(t, table, Spec{ID: 1, Name: "other", Argv: testproc.Argv("deaf"), Setup: assignCgroup(c, "other", CgroupLimits{})})
 	_, out := spawn(t, table, Spec{
-		ID: 2, Name: "bomb", Setup: setup(c, "bomb", CgroupLimits{PIDs: 40}), Limits: []Limit{{unix.RLIMIT_NPROC, 200, 200}},
+		ID: 2, Name: "bomb", Setup: assignCgroup(c, "bomb", CgroupLimits{PIDs: 40}), Limits: []Limit{{unix.RLIMIT_NPROC, 200, 200}},
 		Cred: &Cred{UID: 10001, GID: 10001}, Argv: []string{"/bin/sh", "-c", `b() { (b & b &) 2>/dev/null; }; b; echo up; while :; do b; done`},
 	})
-	line(t, out)
+	readLine(t, out)
 	if c.HasController("pids") {
 		testkit.Until(t, "the limit to be met", func() bool {
-			return strings.Contains(read(t, c.dir+"/hinit-bomb/pids.events"), "max") && read(t, c.dir+"/hinit-bomb/pids.events") != "max 0"
+			return strings.Contains(readFile(t, c.dir+"/hinit-bomb/pids.events"), "max") && readFile(t, c.dir+"/hinit-bomb/pids.events") != "max 0"
 		})
-		if n, _ := strconv.Atoi(read(t, c.dir+"/hinit-bomb/pids.current")); n > 40 {
+		if n, _ := strconv.Atoi(readFile(t, c.dir+"/hinit-bomb/pids.current")); n > 40 {
 			t.Errorf("%d processes of 40", n)
 		}
 	}
 	table.SignalTree(2, int(unix.SIGKILL))
 	testkit.Until(t, "the group to be empty", func() bool {
 		table.Reap(true, func(Exit) {})
-		return strings.Contains(read(t, c.dir+"/hinit-bomb/cgroup.events"), "populated 0")
+		return strings.Contains(readFile(t, c.dir+"/hinit-bomb/cgroup.events"), "populated 0")
 	})
 	if len(table.EndedRuns([]uint64{1})) != 0 {
 		t.Error("the other service has ended")
@@ -224,20 +224,20 @@ func TestOneKillEndsAForkBombAndNoOther(t *testing.T) {
 
 // Two services are killed at the same time. Only the service that exceeded its memory limit counts as oom.
 func TestTheKernelSaysWhichServiceItKilledForMemory(t *testing.T) {
-	if !inCgroup(t) {
+	if !inTestCgroup(t) {
 		return
 	}
-	c, table := divided(t), newTable(t)
+	c, table := divideTestCgroup(t), newTable(t)
 	if !c.HasController("memory") {
 		t.Skip("the memory controller is bound to version 1 here")
 	}
-	spawn(t, table, Spec{ID: 1, Name: "small", Argv: testproc.Argv("deaf"), Setup: setup(c, "small", CgroupLimits{Max: 64 << 20})})
-	spawn(t, table, Spec{ID: 2, Name: "large", Argv: []string{"/bin/sh", "-c", "head -c 60000000 /dev/zero | tail >/dev/null; a=$(head -c 90000000 /dev/zero | tr '\\0' x)"}, Setup: setup(c, "large", CgroupLimits{Max: 24 << 20})})
-	large := exitOf(t, table, 2)
+	spawn(t, table, Spec{ID: 1, Name: "small", Argv: testproc.Argv("deaf"), Setup: assignCgroup(c, "small", CgroupLimits{Max: 64 << 20})})
+	spawn(t, table, Spec{ID: 2, Name: "large", Argv: []string{"/bin/sh", "-c", "head -c 60000000 /dev/zero | tail >/dev/null; a=$(head -c 90000000 /dev/zero | tr '\\0' x)"}, Setup: assignCgroup(c, "large", CgroupLimits{Max: 24 << 20})})
+	large := awaitExit(t, table, 2)
 	if err := table.Signal(1, int(unix.SIGKILL)); err != nil {
 		t.Fatal(err)
 	}
-	small := exitOf(t, table, 1)
+	small := awaitExit(t, table, 1)
 	if large.Signal != 9 || large.OOM == nil || !*large.OOM {
 		t.Errorf("the large one: %+v", large)
 	}

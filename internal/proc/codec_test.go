@@ -6,7 +6,7 @@ import (
 )
 
 func init() {
-	proc.ThroughCodec = func(was, is *proc.Handover) error {
+	proc.EncodeAndDecode = func(was, is *proc.Handover) error {
 		data, err := reexec.NewCodec().Encode(was)
 		if err != nil {
 			return err

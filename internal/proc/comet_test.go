@@ -16,7 +16,7 @@ func TestACometIsNotGoneUntilItIs(t *testing.T) {
 	table := newTable(t)
 	for id := uint64(1); id <= 5; id++ {
 		_, out := spawn(t, table, Spec{ID: id, Name: "svc", Argv: testproc.Argv("comet")})
-		line(t, out)
+		readLine(t, out)
 		orphans := 0
 		count := func(x Exit) {
 			if x.ID == 0 {
@@ -27,7 +27,7 @@ func TestACometIsNotGoneUntilItIs(t *testing.T) {
 		if err := table.Signal(id, int(unix.SIGTERM)); err != nil {
 			t.Fatal(err)
 		}
-		if x := exitOf(t, table, id); !x.Leftover {
+		if x := awaitExit(t, table, id); !x.Leftover {
 			t.Error("nothing is left behind, it is said")
 		}
 		of := 0

@@ -18,7 +18,7 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	table := newTable(t)
-	calls := countCalls(t)
+	calls := countSyscalls(t)
 	id := uint64(0)
 	start := func(argv ...string) {
 		id++
@@ -31,19 +31,19 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 		for int(id) < many {
 			start("/bin/sleep", "1000")
 		}
-		open := descriptors(t)
+		open := openDescriptors(t)
 		var made, allocated []int
 		for range 31 {
-			objects, from := allocations(), calls()
+			objects, from := allocationCount(), calls()
 			start("/bin/true")
-			made, allocated = append(made, calls()-from), append(allocated, allocations()-objects)
-			exitOf(t, table, id)
+			made, allocated = append(made, calls()-from), append(allocated, allocationCount()-objects)
+			awaitExit(t, table, id)
 			table.Forget(id)
 			id--
 		}
 		slices.Sort(made)
 		slices.Sort(allocated)
-		return cost{made[len(made)/2], allocated[len(allocated)/2], descriptors(t) - open}
+		return cost{made[len(made)/2], allocated[len(allocated)/2], openDescriptors(t) - open}
 	}
 	few, many := beside(10), beside(200)
 	t.Logf("beside 10: %+v, beside 200: %+v", few, many)
@@ -55,13 +55,13 @@ func TestAStartCostsTheSameBesideMany(t *testing.T) {
 	}
 }
 
-func allocations() int {
+func allocationCount() int {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int(m.Mallocs)
 }
 
-func descriptors(t *testing.T) int {
+func openDescriptors(t *testing.T) int {
 	t.Helper()
 	names, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -70,9 +70,9 @@ func descriptors(t *testing.T) int {
 	return len(names)
 }
 
-// countCalls returns a function that returns the number of system calls of this thread (perf_event_open(2)), or always
+// countSyscalls returns a function that returns the number of system calls of this thread (perf_event_open(2)), or always
 // 0 if the kernel doesn't permit that.
-func countCalls(t *testing.T) func() int {
+func countSyscalls(t *testing.T) func() int {
 	t.Helper()
 	var text []byte
 	for _, dir := range []string{"/sys/kernel/tracing", "/sys/kernel/debug/tracing"} {

@@ -27,7 +27,7 @@ func TestOnlyThreadsThatStartProcessesAreSearchedForChildren(t *testing.T) {
 	if got := slices.Sorted(maps.Keys(table.forkers)); !slices.Equal(got, slices.Sorted(slices.Values(want))) { // thread IDs wrap
 		t.Errorf("after a start the children of the threads %v are read, want %v", got, want)
 	}
-	if x := exitOf(t, table, 1); x.Code != 3 || x.Leftover {
+	if x := awaitExit(t, table, 1); x.Code != 3 || x.Leftover {
 		t.Errorf("%+v", x)
 	}
 	if table.hasUnknownChild() {

@@ -12,15 +12,15 @@ import (
 	"hinit/internal/testproc"
 )
 
-// ThroughCodec encodes was and decodes it into is. Package proc_test sets it, because package reexec imports this package.
-var ThroughCodec func(was, is *Handover) error
+// EncodeAndDecode encodes was and decodes it into is. Package proc_test sets it, because package reexec imports this package.
+var EncodeAndDecode func(was, is *Handover) error
 
-// resume makes the Table of a re-executed hinit from the state of old.
-func resume(t *testing.T, old *Table) *Table {
+// resumeTable makes the Table of a re-executed hinit from the state of old.
+func resumeTable(t *testing.T, old *Table) *Table {
 	t.Helper()
 	was := old.HandOver()
 	var is Handover
-	if err := ThroughCodec(&was, &is); err != nil {
+	if err := EncodeAndDecode(&was, &is); err != nil {
 		t.Fatal(err)
 	}
 	table, err := TakeOver(is)
@@ -34,13 +34,13 @@ func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
 	old := newTable(t)
 	argv := testproc.Argv("escape", "clean")
 	main, out := spawn(t, old, Spec{ID: 7, Name: "a", Path: argv[0], Argv: argv})
-	daemon, err := strconv.Atoi(string(bytes.TrimSpace([]byte(line(t, out)))))
+	daemon, err := strconv.Atoi(string(bytes.TrimSpace([]byte(readLine(t, out)))))
 	if err != nil {
 		t.Fatal(err)
 	}
 	testkit.Until(t, "the daemon is adopted", func() bool { s, ok := old.procfs.readStat(daemon); return ok && s.Parent == os.Getpid() })
 
-	table := resume(t, old)
+	table := resumeTable(t, old)
 	if got := table.MainPID(7); got != main {
 		t.Fatalf("the main process is %d, not %d", got, main)
 	}
@@ -69,9 +69,9 @@ func TestSuccessorKnowsTheRunsAndWhatTheyStarted(t *testing.T) {
 	// A new run must not get the mark of an old one.
 	argv = testproc.Argv("sleep")
 	_, out = spawn(t, table, Spec{ID: 8, Name: "b", Path: argv[0], Argv: argv})
-	line(t, out)
-	if m := table.runs[8].mark; m != 0 && m >= old.marks.ownLimit {
-		t.Errorf("mark %d of the new run is not below %d", m, old.marks.ownLimit)
+	readLine(t, out)
+	if m := table.runs[8].mark; m != 0 && m >= old.marker.ownLimit {
+		t.Errorf("mark %d of the new run is not below %d", m, old.marker.ownLimit)
 	}
 }
 
@@ -80,7 +80,7 @@ func TestSuccessorReapsWhatEndedMeanwhile(t *testing.T) {
 	argv := testproc.Argv("exit", "3")
 	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
 	testkit.Until(t, "it can be reaped", func() bool { ended, _ := findExitedChild(); return ended == pid })
-	table := resume(t, old)
+	table := resumeTable(t, old)
 	var got []Exit
 	table.Reap(true, func(x Exit) { got = append(got, x) })
 	if len(got) != 1 || got[0].ID != 1 || got[0].PID != pid || got[0].Code != 3 {
@@ -94,7 +94,7 @@ func TestMainProcessOfALostExitIsNoMore(t *testing.T) {
 	pid, _ := spawn(t, old, Spec{ID: 1, Name: "a", Path: argv[0], Argv: argv})
 	testkit.Until(t, "it can be reaped", func() bool { ended, _ := findExitedChild(); return ended == pid })
 	reap(pid)
-	table := resume(t, old)
+	table := resumeTable(t, old)
 	if got := table.MainPID(1); got != 0 {
 		t.Errorf("process %d counts as alive", got)
 	}

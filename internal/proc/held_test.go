@@ -21,7 +21,7 @@ func TestAServiceThatDiesWhileItIsTracedHasEnded(t *testing.T) {
 		t.Run(which+" thread", func(t *testing.T) {
 			table := newTable(t)
 			main, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("obey", "3")})
-			line(t, out)
+			readLine(t, out)
 			threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", main))
 			if err != nil || len(threads) < 2 {
 				t.Fatalf("%d threads, %v", len(threads), err)
@@ -31,11 +31,11 @@ func TestAServiceThatDiesWhileItIsTracedHasEnded(t *testing.T) {
 				thread = threads[len(threads)-1].Name()
 			}
 			_, held := spawn(t, table, Spec{ID: 2, Argv: testproc.Argv("tracer", thread)})
-			line(t, held)
+			readLine(t, held)
 			if err := table.Signal(1, int(unix.SIGKILL)); err != nil {
 				t.Fatal(err)
 			}
-			if x := exitOf(t, table, 1); x.PID != main || x.Code != -1 || x.Leftover {
+			if x := awaitExit(t, table, 1); x.PID != main || x.Code != -1 || x.Leftover {
 				t.Errorf("%+v", x)
 			}
 			if _, err := os.Stat("/proc/" + strconv.Itoa(main)); err != nil {
@@ -76,10 +76,10 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 		st, err := procstat.Read(pid)
 		return err == nil && st.State == 't' && ended == 1
 	})
-	time.Sleep(heldSearchPeriod)
+	time.Sleep(tracerSearchInterval)
 	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
 	_ = table.Signal(1, int(unix.SIGKILL))
-	if x := exitOf(t, table, 1); x.Signal != int(unix.SIGKILL) {
+	if x := awaitExit(t, table, 1); x.Signal != int(unix.SIGKILL) {
 		t.Errorf("%+v", x)
 	}
 }
@@ -88,14 +88,14 @@ func TestAServiceThatHasItselfTracedIsAlive(t *testing.T) {
 // below /proc.
 func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
 	table := newTable(t)
-	const services = 2*heldSearchMax + 1
+	const services = 2*maxTracerSearch + 1
 	for n := range services {
 		spawn(t, table, Spec{ID: uint64(n + 1), Argv: []string{"/bin/sleep", "1000"}})
 	}
-	for _, left := range []int{services - heldSearchMax, 1, 0} {
+	for _, left := range []int{services - maxTracerSearch, 1, 0} {
 		table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
-		if len(table.heldUnsearched) != left {
-			t.Errorf("%d services are left to the next calls, want %d", len(table.heldUnsearched), left)
+		if len(table.tracerUnsearched) != left {
+			t.Errorf("%d services are left to the next calls, want %d", len(table.tracerUnsearched), left)
 		}
 	}
 }
@@ -105,9 +105,9 @@ func TestAStatusDoesNotWaitForASearchOfAllServices(t *testing.T) {
 func TestAHeldProcessThatACallerHasSeenIsFoundAtOnce(t *testing.T) {
 	table := newTable(t)
 	main, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("obey", "3")})
-	line(t, out)
+	readLine(t, out)
 	_, held := spawn(t, table, Spec{ID: 2, Argv: testproc.Argv("tracer", strconv.Itoa(main))})
-	line(t, held)
+	readLine(t, held)
 	table.Reap(true, func(x Exit) { t.Errorf("%+v", x) })
 	table.CheckForTracer(main)
 	table.Reap(true, func(x Exit) { t.Errorf("it lives: %+v", x) })
@@ -118,7 +118,7 @@ func TestAHeldProcessThatACallerHasSeenIsFoundAtOnce(t *testing.T) {
 		st, err := procstat.Read(main)
 		return err == nil && st.Dead()
 	})
-	table.heldSearched = time.Now()
+	table.tracerSearchedAt = time.Now()
 	var ended []int
 	table.CheckForTracer(main)
 	table.Reap(true, func(x Exit) { ended = append(ended, x.PID) })

@@ -17,7 +17,7 @@ func TestADaemonIsLeftBehindAlsoWhereOneProcessEndsAlone(t *testing.T) {
 	} {
 		_, out := spawn(t, table, Spec{ID: id, Argv: []string{"/bin/sh", "-c", script}})
 		_, _ = io.Copy(io.Discard, out)
-		x := exitOf(t, table, id)
+		x := awaitExit(t, table, id)
 		if want := id != 1; x.Leftover != want {
 			t.Errorf("%q: leftover is %v", script, x.Leftover)
 		}

@@ -29,7 +29,7 @@ func NewMemoryMeter() *MemoryMeter {
 // Memory is what all processes of a run use together.
 type Memory struct {
 	Bytes        uint64
-	Extra        uint64 // part of Bytes outside [ContainerMemory].Used: mainly swapped-out memory
+	Swapped      uint64 // part of Bytes outside [ContainerMemory].Used: mainly swapped-out memory
 	Shared       uint64 // part of Bytes that other processes may share, such as files in memory (tmpfs)
 	CPU          uint64 // processor time, in the clock ticks of package procstat
 	HasOwnCgroup bool   // the run has a control group that hinit made and that limits its memory
@@ -88,7 +88,7 @@ func (m *MemoryMeter) cgroup(main int, pids []int) (out Memory, inside map[int]b
 		return Memory{}, nil
 	}
 	used, _, _, _ := cgroupMemory(dir, false)
-	return Memory{Bytes: n, Extra: n - min(n, used), Shared: shared}, inside
+	return Memory{Bytes: n, Swapped: n - min(n, used), Shared: shared}, inside
 }
 
 // ParseMemory returns the memory of one process according to its status file (proc_pid_status(5)). Bytes is RssAnon plus
@@ -100,13 +100,13 @@ func ParseMemory(status procstat.Status) Memory {
 	if _, found := status.Number("RssAnon", 10); !found {
 		anon = value("VmRSS")
 	}
-	return Memory{Bytes: anon + swapped + shared + value("VmPTE"), Extra: swapped, Shared: shared}
+	return Memory{Bytes: anon + swapped + shared + value("VmPTE"), Swapped: swapped, Shared: shared}
 }
 
 // Add adds another process of the same run. Shared memory counts once, with the larger value.
 func (m *Memory) Add(p Memory) {
 	m.Bytes += p.Bytes - min(m.Shared, p.Shared)
-	m.Extra, m.Shared = m.Extra+p.Extra, max(m.Shared, p.Shared)
+	m.Swapped, m.Shared = m.Swapped+p.Swapped, max(m.Shared, p.Shared)
 }
 
 // ContainerMemory is the memory of this container, as its control group reports it.
@@ -118,7 +118,7 @@ type ContainerMemory struct {
 	Stalled float64 // percentage of the last 10 s during which all processes waited for memory; 0 if unknown
 }
 
-const noLimit = 1 << 60
+const unlimitedMemory = 1 << 60
 
 // ReadContainerMemory reads the memory of the container's own control group, version 2 or 1 (cgroups(7)). It never waits for
 // a disk.
@@ -128,7 +128,7 @@ func containerMemory(root string) (c ContainerMemory) {
 	for _, v := range []struct{ dir, limit string }{{root, "/memory.max"}, {root + "/memory", "/memory.limit_in_bytes"}} {
 		limit, limited := readNumber(v.dir + v.limit)
 		used, shared, kernel, ok := cgroupMemory(v.dir, false)
-		if limited && limit < noLimit && ok {
+		if limited && limit < unlimitedMemory && ok {
 			c.Limit, c.Used, c.Shared, c.Kernel = limit, used, shared, kernel
 			break
 		}
@@ -191,11 +191,11 @@ func OOMKillCounter() func() uint64 {
 // oomKillsIn returns how many processes the kernel has killed for lack of memory in a control group of version 2.
 func oomKillsIn(group string) (uint64, bool) {
 	text, _ := os.ReadFile(group + "/memory.events")
-	return fieldOf(text, "oom_kill")
+	return numberField(text, "oom_kill")
 }
 
 func oomKills(fd int) (uint64, bool) {
 	content := make([]byte, 1024)
 	n, _ := unix.Pread(fd, content, 0)
-	return fieldOf(content[:max(n, 0)], "oom_kill")
+	return numberField(content[:max(n, 0)], "oom_kill")
 }

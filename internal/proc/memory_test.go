@@ -21,16 +21,16 @@ func TestAMeterMeasuresWholeTrees(t *testing.T) {
 		wait`
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "big", Argv: []string{"/bin/sh", "-c", script}})
 	small, quiet := spawn(t, table, Spec{ID: 2, Name: "small", Argv: []string{"/bin/sh", "-c", "echo up; exec sleep 1000"}})
-	line(t, out)
-	line(t, out)
-	line(t, quiet)
+	readLine(t, out)
+	readLine(t, out)
+	readLine(t, quiet)
 	got := NewMemoryMeter().Measure([]int{pid, small, 1 << 30})
 	if got[0].Bytes < 20e6 || got[0].Bytes > 120e6 || got[1].Bytes > 4e6 || got[2].Bytes != 0 {
 		t.Errorf("they have %v bytes", got)
 	}
 	for _, id := range []uint64{1, 2} {
 		table.SignalTree(id, int(unix.SIGKILL))
-		exitOf(t, table, id)
+		awaitExit(t, table, id)
 	}
 }
 
@@ -39,25 +39,25 @@ func TestAMeterMeasuresWholeTrees(t *testing.T) {
 func TestTheSharedMemoryOfAnAgentCounted(t *testing.T) {
 	table := newTable(t)
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "shares", Argv: testproc.Argv("share", "50000000", "parent")})
-	line(t, out)
+	readLine(t, out)
 	if got := NewMemoryMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 95e6 || got.Shared < 50e6 || got.Shared > 60e6 {
 		t.Errorf("it has %+v", got)
 	}
 	table.SignalTree(1, int(unix.SIGKILL))
-	exitOf(t, table, 1)
+	awaitExit(t, table, 1)
 }
 
 // /proc/PID shows no memory after the first thread has ended, but the memory must count.
 func TestAProcessWithoutItsFirstThreadHadNoMemory(t *testing.T) {
 	table := newTable(t)
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "headless", Argv: testproc.Argv("eat", "50000000", "headless")})
-	line(t, out)
+	readLine(t, out)
 	testkit.Until(t, "its first thread has ended", func() bool { st, err := procstat.Read(pid); return err == nil && st.State == 'Z' })
 	if got := NewMemoryMeter().Measure([]int{pid})[0]; got.Bytes < 50e6 || got.Bytes > 150e6 {
 		t.Errorf("it has %+v", got)
 	}
 	table.SignalTree(1, int(unix.SIGKILL))
-	exitOf(t, table, 1)
+	awaitExit(t, table, 1)
 }
 
 // A file in memory counts once for a service with a control group, although the service has the file open. Counted twice, it
@@ -65,7 +65,7 @@ func TestAProcessWithoutItsFirstThreadHadNoMemory(t *testing.T) {
 func TestTheFilesInMemoryOfAControlGroupCountedTwice(t *testing.T) {
 	table := newTable(t)
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "web", Argv: []string{"/bin/sh", "-c", "echo up; exec sleep 1000"}})
-	line(t, out)
+	readLine(t, out)
 	root := t.TempDir()
 	for name, text := range map[string]string{
 		"cgroup.procs": strconv.Itoa(pid), "memory.current": "1000", "memory.swap.current": "20", "memory.stat": "inactive_file 300\nactive_file 100\nshmem 400\n",
@@ -79,17 +79,17 @@ func TestTheFilesInMemoryOfAControlGroupCountedTwice(t *testing.T) {
 		return []byte(map[string]string{"self/cgroup": "0::/\n", strconv.Itoa(pid) + "/cgroup": "0::/web\n"}[name])
 	}}
 	got := m.Measure([]int{pid})[0]
-	if got.CPU = 0; got != (Memory{Bytes: 720, Extra: 120, Shared: 400}) {
+	if got.CPU = 0; got != (Memory{Bytes: 720, Swapped: 120, Shared: 400}) {
 		t.Errorf("it has %+v", got)
 	}
 	table.SignalTree(1, int(unix.SIGKILL))
-	exitOf(t, table, 1)
+	awaitExit(t, table, 1)
 }
 
 func TestParseMemory(t *testing.T) {
 	for text, want := range map[procstat.Status]Memory{
-		"Name:\tx\nVmRSS:\t   90 kB\nRssAnon:\t   40 kB\nRssShmem:\t 7 kB\nVmSwap:\t 2 kB\n": {Bytes: 49 << 10, Extra: 2 << 10, Shared: 7 << 10},
-		"Name:\tx\nVmPTE:\t   90 kB\nRssAnon:\t   40 kB\nVmSwap:\t 2 kB\n":                   {Bytes: 132 << 10, Extra: 2 << 10},
+		"Name:\tx\nVmRSS:\t   90 kB\nRssAnon:\t   40 kB\nRssShmem:\t 7 kB\nVmSwap:\t 2 kB\n": {Bytes: 49 << 10, Swapped: 2 << 10, Shared: 7 << 10},
+		"Name:\tx\nVmPTE:\t   90 kB\nRssAnon:\t   40 kB\nVmSwap:\t 2 kB\n":                   {Bytes: 132 << 10, Swapped: 2 << 10},
 		"Name:\tx\nVmRSS:\t 90 kB\n": {Bytes: 90 << 10},
 		"":                           {}, "Name:\tx\nRssAnon:\n": {},
 	} {

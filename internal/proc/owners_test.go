@@ -12,11 +12,11 @@ import (
 // A process has lowered its limit to the mark of root's service and has left its parents. It must count for no service of root
 // in hinit tree, top, the page and the metrics.
 func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
-	const base, first = firstMark, firstMark - outerStep
+	const base, first = firstMark, firstMark - markStep
 	marks := map[int]Mark{
-		1: {base, 0}, 10: {first, 0}, 20: {first - outerStep, 10000},
-		11: {first, 0}, 12: {first - 1<<20, 0}, 21: {first - outerStep, 10000}, 22: {first - outerStep, 0},
-		66: {first, 10000}, 67: {first - outerStep, 10001}, 68: {first, 10000},
+		1: {base, 0}, 10: {first, 0}, 20: {first - markStep, 10000},
+		11: {first, 0}, 12: {first - 1<<20, 0}, 21: {first - markStep, 10000}, 22: {first - markStep, 0},
+		66: {first, 10000}, 67: {first - markStep, 10001}, 68: {first, 10000},
 	}
 	all := map[int]stat{69: {Parent: 66}, 13: {Parent: 12}}
 	for pid := range marks {
@@ -39,7 +39,7 @@ func TestAProcessOfTheAgentsIsNotShownAsRootsService(t *testing.T) {
 
 // hinit tree and the metrics must show the processes of the newest service, although their mark is also hinit's own limit.
 func TestTheNewestServiceKeepsItsProcesses(t *testing.T) {
-	const old, newest = firstMark - outerStep, firstMark - 2*outerStep
+	const old, newest = firstMark - markStep, firstMark - 2*markStep
 	limits := map[int]uint64{1: newest, 10: old, 11: old, 20: newest, 21: newest, 30: 500000, 31: 500000}
 	all := make(map[int]stat)
 	for pid := range limits {
@@ -85,7 +85,7 @@ func TestAStopKillsNoProcessOfAnotherHinit(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = other.Wait() })
-	theirs, err := strconv.Atoi(line(t, bufio.NewReader(out)))
+	theirs, err := strconv.Atoi(readLine(t, bufio.NewReader(out)))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func spawn(t *testing.T, table *Table, spec Spec) (int, *bufio.Reader) {
 	return pid, bufio.NewReader(r)
 }
 
-func line(t *testing.T, r *bufio.Reader) string {
+func readLine(t *testing.T, r *bufio.Reader) string {
 	t.Helper()
 	s, err := r.ReadString('\n')
 	if err != nil {
@@ -64,7 +64,7 @@ func line(t *testing.T, r *bufio.Reader) string {
 	return strings.TrimSuffix(s, "\n")
 }
 
-func exitOf(t *testing.T, table *Table, id uint64) Exit {
+func awaitExit(t *testing.T, table *Table, id uint64) Exit {
 	t.Helper()
 	var got *Exit
 	testkit.Until(t, "the run to end", func() bool {
@@ -78,7 +78,7 @@ func exitOf(t *testing.T, table *Table, id uint64) Exit {
 	return *got
 }
 
-func alive(pid int) bool {
+func isAlive(pid int) bool {
 	st, err := procstat.Read(pid)
 	return err == nil && !st.Dead()
 }
@@ -95,15 +95,15 @@ func TestSiginfoLayoutMatchesTheKernels(t *testing.T) {
 func TestExitCodesAndSignalsAreReportedForTheirRun(t *testing.T) {
 	table := newTable(t)
 	pid, _ := spawn(t, table, Spec{ID: 7, Argv: testproc.Argv("exit", "42")})
-	if x := exitOf(t, table, 7); x.PID != pid || x.Code != 42 || x.Signal != 0 || x.Leftover {
+	if x := awaitExit(t, table, 7); x.PID != pid || x.Code != 42 || x.Signal != 0 || x.Leftover {
 		t.Errorf("exit = %+v", x)
 	}
 	_, out := spawn(t, table, Spec{ID: 8, Argv: testproc.Argv("sleep")})
-	line(t, out)
+	readLine(t, out)
 	if err := table.Signal(8, int(unix.SIGKILL)); err != nil {
 		t.Fatal(err)
 	}
-	if x := exitOf(t, table, 8); x.Code != -1 || x.Signal != int(unix.SIGKILL) {
+	if x := awaitExit(t, table, 8); x.Code != -1 || x.Signal != int(unix.SIGKILL) {
 		t.Errorf("exit = %+v", x)
 	}
 	if err := table.Signal(8, int(unix.SIGTERM)); !errors.Is(err, os.ErrProcessDone) {
@@ -137,11 +137,11 @@ func TestMutedChildrenStayToBeReapedAndTheSignalComesBack(t *testing.T) {
 	signal.Notify(told, unix.SIGCHLD)
 	defer signal.Stop(told)
 	table := newTable(t)
-	mute := SIGCHLDSwitch()
+	mute := SIGCHLDSilencer()
 	end := func(id uint64) {
 		_, out := spawn(t, table, Spec{ID: id, Argv: []string{"/bin/sh", "-c", "exit 3"}})
 		_, _ = io.Copy(io.Discard, out)
-		if x := exitOf(t, table, id); x.Code != 3 {
+		if x := awaitExit(t, table, id); x.Code != 3 {
 			t.Errorf("run %d: %+v", id, x)
 		}
 	}
@@ -168,7 +168,7 @@ func TestEachChildHasItsOwnSessionDirectoryAndTag(t *testing.T) {
 	table := newTable(t)
 	dir := t.TempDir()
 	pid, out := spawn(t, table, Spec{ID: 1, Name: "svc", Argv: testproc.Argv("ids"), Dir: dir})
-	if got, want := line(t, out), fmt.Sprintf("%d %d %d %s", pid, pid, pid, dir); got != want {
+	if got, want := readLine(t, out), fmt.Sprintf("%d %d %d %s", pid, pid, pid, dir); got != want {
 		t.Errorf("pid, group, session, directory = %q, want %q", got, want)
 	}
 	_, out = spawn(t, table, Spec{ID: 2, Name: "svc", Argv: testproc.Argv("env"), Env: []string{TagVar + "=not:this:1", "A=b"}})
@@ -210,7 +210,7 @@ func TestLimitsAreInForce(t *testing.T) {
 	if got := fields("Max open files"); !slices.Equal(got, []string{"123", "456"}) {
 		t.Errorf("open files %v in\n%s", got, all)
 	}
-	if x := exitOf(t, table, 1); x.Code != 0 {
+	if x := awaitExit(t, table, 1); x.Code != 0 {
 		t.Errorf("exit = %+v", x)
 	}
 }
@@ -291,7 +291,7 @@ func TestDescriptorsWithoutAFileAreClosed(t *testing.T) {
 func TestAGroupIsSignalledOnlyWhileItsLeaderHoldsTheNumber(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("children", "2")})
-	line(t, out)
+	readLine(t, out)
 	table.RecordMembers(1)
 	children := table.members.alive[1]
 	if len(children) != 2 {
@@ -314,13 +314,13 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	table := newTable(t)
 	_, alone := spawn(t, table, Spec{ID: 1, Argv: testproc.Argv("sleep")})
 	_, parent := spawn(t, table, Spec{ID: 2, Argv: testproc.Argv("children", "2")})
-	line(t, alone)
-	line(t, parent)
+	readLine(t, alone)
+	readLine(t, parent)
 	looks := func(id uint64) int {
-		table.procfs.at, table.procfs.lastUnnecessaryAt = time.Time{}, time.Time{}
-		before := table.procfs.scans
+		table.procfs.scannedAt, table.procfs.scanSkippedAt = time.Time{}, time.Time{}
+		before := table.procfs.scanCount
 		table.RecordMembers(id)
-		return table.procfs.scans - before
+		return table.procfs.scanCount - before
 	}
 	if n := looks(2); n != 1 || len(table.members.alive[2]) != 2 {
 		t.Errorf("%d looks at a service with children, of which %d are known", n, len(table.members.alive[2]))
@@ -331,9 +331,9 @@ func TestAServiceThatIsAloneIsStoppedWithoutALookAtAllProcesses(t *testing.T) {
 	if n := looks(1); n != 0 {
 		t.Errorf("%d looks at a service that is alone", n)
 	}
-	table.procfs.lastUnnecessaryAt = time.Now().Add(time.Hour)
-	if table.RecordMembers(1); table.procfs.scans != 2 {
-		t.Errorf("%d looks", table.procfs.scans)
+	table.procfs.scanSkippedAt = time.Now().Add(time.Hour)
+	if table.RecordMembers(1); table.procfs.scanCount != 2 {
+		t.Errorf("%d looks", table.procfs.scanCount)
 	}
 }
 
@@ -372,12 +372,12 @@ func TestAStartThatOnlyAGroupAllows(t *testing.T) {
 	if _, err := table.Spawn(spec); err != nil {
 		t.Fatal(err)
 	}
-	if x := exitOf(t, table, 1); x.Code != 7 {
+	if x := awaitExit(t, table, 1); x.Code != 7 {
 		t.Errorf("with the group: %+v", x)
 	}
 	for _, argv := range [][]string{{program}, {"program"}} {
 		spec.ID++
-		table.checksAllowedFrom = time.Time{}
+		table.checkBudgetFrom = time.Time{}
 		spec.Argv, spec.Env, spec.Cred = argv, []string{"PATH=" + dir + "/group"}, &Cred{UID: 10000, GID: 10000}
 		var failed *SpawnError
 		if _, err := table.Spawn(spec); !errors.As(err, &failed) || !errors.Is(err, unix.EACCES) || !failed.Permanent() {
@@ -391,7 +391,7 @@ func TestAServiceGoesBeforeHinitFromItsFirstInstruction(t *testing.T) {
 	table := newTable(t)
 	limits := []Limit{{Resource: unix.RLIMIT_CORE}}
 	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "cat /proc/self/oom_score_adj"}, OOMIncrease: 300, Limits: limits})
-	if got, want := line(t, out), strconv.Itoa(min(table.ownScore+300, maxOOMScoreAdj)); got != want {
+	if got, want := readLine(t, out), strconv.Itoa(min(table.ownOOMScore+300, maxOOMScoreAdj)); got != want {
 		t.Errorf("the process begins with %s, want %s", got, want)
 	}
 }
@@ -401,11 +401,11 @@ func TestAServiceGoesBeforeHinitFromItsFirstInstruction(t *testing.T) {
 func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	table := newTable(t)
 	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", "sleep 1000 & sh -c 'sleep 1000 & echo ready; wait' & wait"}, OOMIncrease: 300})
-	line(t, out)
+	readLine(t, out)
 	table.RecordMembers(1)
 	table.procfs.scan()
 	table.assignRuns()
-	want := strconv.Itoa(min(table.ownScore+300, maxOOMScoreAdj))
+	want := strconv.Itoa(min(table.ownOOMScore+300, maxOOMScoreAdj))
 	if n := len(table.members.alive[1]); n != 3 {
 		t.Fatalf("%d children", n)
 	}
@@ -416,7 +416,7 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 		}
 	}
 	own, err := os.ReadFile("/proc/self/oom_score_adj")
-	if err != nil || strings.TrimSpace(string(own)) != strconv.Itoa(table.ownScore) {
-		t.Errorf("this process has %q, it had %d (%v)", own, table.ownScore, err)
+	if err != nil || strings.TrimSpace(string(own)) != strconv.Itoa(table.ownOOMScore) {
+		t.Errorf("this process has %q, it had %d (%v)", own, table.ownOOMScore, err)
 	}
 }

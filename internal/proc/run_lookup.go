@@ -38,13 +38,13 @@ func (t *Table) RunOf(pid int) uint64 {
 			return id
 		}
 		if p.Parent == self || p.Parent == 0 { // an orphan, or a process that came from outside the container
-			t.environWaited = 0
+			t.environWaitTime = 0
 			id, known := t.runOfOrphanCached(who)
 			if known {
-				if len(t.members.origins) >= maxOrigins {
-					clear(t.members.origins)
+				if len(t.members.orphanRuns) >= maxCachedOrphanRuns {
+					clear(t.members.orphanRuns)
 				}
-				t.members.origins[who] = id
+				t.members.orphanRuns[who] = id
 			}
 			if t.runs[id] == nil {
 				return 0
@@ -127,7 +127,7 @@ func (r ServiceRoots) Owners(all map[int]stat) map[int]int {
 			marks = r.mainsByMark()
 		}
 		mark, ok := r.Mark(pid)
-		nearest := uint64(outerStep) // an init inside a service lowers the mark by less than this
+		nearest := uint64(markStep) // an init inside a service lowers the mark by less than this
 		for m, main := range marks {
 			if ok && mark.Limit != 0 && mark.ProvesMembership(m.User) && mark.Limit <= m.Limit && m.Limit-mark.Limit < nearest {
 				of[pid], nearest = main, m.Limit-mark.Limit
@@ -165,9 +165,9 @@ type marker struct {
 }
 
 const (
-	firstMark  = 1 << 62
-	outerStep  = 1 << 40 // distance between the marks of two runs; enough for four million runs
-	nestedStep = 1 << 20 // distance between the marks of two runs of an init inside a run; enough for a million runs
+	firstMark      = 1 << 62
+	markStep       = 1 << 40 // distance between the marks of two runs; enough for four million runs
+	nestedMarkStep = 1 << 20 // distance between the marks of two runs of an init inside a run; enough for a million runs
 )
 
 func newMarker() marker {
@@ -176,9 +176,9 @@ func newMarker() marker {
 	case err != nil:
 		return marker{}
 	case limit.Max == unix.RLIM_INFINITY:
-		return marker{firstMark, firstMark, outerStep}
+		return marker{firstMark, firstMark, markStep}
 	case limit.Max >= firstMark-(firstMark>>1):
-		return marker{limit.Max, limit.Max, nestedStep}
+		return marker{limit.Max, limit.Max, nestedMarkStep}
 	}
 	return marker{} // the operator has set a real limit for real-time scheduling, too low for marks
 }
@@ -209,11 +209,11 @@ func (t *Table) runByMark(pid int) uint64 {
 
 // runOfMark returns the run whose range of marks contains limit, or 0.
 func (t *Table) runOfMark(limit uint64) uint64 {
-	if limit > t.marks.initialLimit || t.marks.step == 0 {
+	if limit > t.marker.initialLimit || t.marker.step == 0 {
 		return 0
 	}
-	steps := (t.marks.initialLimit - limit) / t.marks.step
-	return t.byMark[t.marks.initialLimit-steps*t.marks.step]
+	steps := (t.marker.initialLimit - limit) / t.marker.step
+	return t.runIDByMark[t.marker.initialLimit-steps*t.marker.step]
 }
 
 // verifiedRun confirms that process pid belongs to run id, which its mark or tag names. It returns 0 if the process runs as a
@@ -253,17 +253,17 @@ func (t *Table) readLimit(pid int) (uint64, bool) {
 // limit, so it belongs to some run but the limit does not tell which.
 func (t *Table) hidesMark(pid int) bool {
 	limit, ok := t.readLimit(pid)
-	return ok && t.marks.ownLimit != 0 && limit <= t.marks.ownLimit-t.marks.step
+	return ok && t.marker.ownLimit != 0 && limit <= t.marker.ownLimit-t.marker.step
 }
 
-// runOfDead returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, which came from outside
-// the container. It returns unknownRun if the mark can't be read or belongs to no run.
-func (t *Table) runOfDead(pid int) uint64 {
+// runOfDeadOrphan returns the run of a dead orphan by its mark. It returns 0 for an orphan without a mark, which came from
+// outside the container. It returns unknownRun if the mark can't be read or belongs to no run.
+func (t *Table) runOfDeadOrphan(pid int) uint64 {
 	limit, ok := t.readLimit(pid)
 	switch {
-	case !ok, t.marks.step == 0:
+	case !ok, t.marker.step == 0:
 		return unknownRun
-	case limit >= t.marks.initialLimit:
+	case limit >= t.marker.initialLimit:
 		return 0
 	}
 	if id := t.runOfMark(limit); id != 0 {
@@ -303,7 +303,7 @@ type Confinement struct {
 // ReadConfinement returns the confinement of a process. It reads only /proc. In PID 1 call it with package internal/blocking,
 // because a process can delay such a read.
 func ReadConfinement(pid int) (c Confinement, err error) {
-	status := procstat.StatusOf(strconv.Itoa(pid))
+	status := procstat.ReadStatus(strconv.Itoa(pid))
 	uid, known := status.Number("Uid", 10)
 	if !known {
 		return c, fmt.Errorf("cannot look at process %d: %w", pid, fs.ErrNotExist)
@@ -318,7 +318,7 @@ func ReadConfinement(pid int) (c Confinement, err error) {
 // the peer. PeerExited does not block. Before Linux 6.5 it always returns false.
 func PeerExited(conn net.Conn) bool {
 	gone := true
-	err := onSocket(conn, func(fd int) error {
+	err := withSocketFD(conn, func(fd int) error {
 		pidfd, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PEERPIDFD)
 		if err != nil {
 			gone = err != unix.ENOPROTOOPT
@@ -336,15 +336,15 @@ func PeerExited(conn net.Conn) bool {
 // PeerCredentials returns the PID and the user of the process at the other end of a Unix socket, from the kernel (unix(7),
 // SO_PEERCRED).
 func PeerCredentials(conn net.Conn) (cred *unix.Ucred, err error) {
-	err = onSocket(conn, func(fd int) (err error) {
+	err = withSocketFD(conn, func(fd int) (err error) {
 		cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 		return err
 	})
 	return cred, err
 }
 
-// onSocket calls do with the descriptor of a connection, which stays open until do returns.
-func onSocket(conn net.Conn, do func(fd int) error) (err error) {
+// withSocketFD calls do with the descriptor of a connection, which stays open until do returns.
+func withSocketFD(conn net.Conn, do func(fd int) error) (err error) {
 	c, ok := conn.(syscall.Conn)
 	if !ok {
 		return errors.New("not a socket")

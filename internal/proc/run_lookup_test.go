@@ -10,7 +10,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-func number(t *testing.T, r *bufio.Reader) int {
+func readPID(t *testing.T, r *bufio.Reader) int {
 	t.Helper()
 	line, err := r.ReadString('\n')
 	pid, bad := strconv.Atoi(strings.TrimSpace(line))
@@ -25,8 +25,8 @@ func TestTheRunOfAProcessIsFound(t *testing.T) {
 	table := newTable(t)
 	const tree = `sleep 1000 & echo $!; setsid sh -c 'sh -c "sleep 1000 & echo \$!" & wait; exec sleep 1000' & wait`
 	main, out := spawn(t, table, Spec{ID: 7, Argv: []string{"sh", "-c", tree}})
-	child := number(t, out)
-	orphan := number(t, out)
+	child := readPID(t, out)
+	orphan := readPID(t, out)
 	other, _ := spawn(t, table, Spec{ID: 8, Argv: []string{"sleep", "1000"}})
 	testkit.Until(t, "an orphan", func() bool {
 		p, ok := table.procfs.readStat(orphan)

@@ -21,44 +21,44 @@ import (
 // stat describes one process, as /proc/PID/stat does.
 type stat = procstat.Stat
 
-// readFileSize is the size of the buffer of readFile, enough for all its files.
-const readFileSize = 4096
+// procFileBufferSize is the size of the buffer of readFile, enough for all its files.
+const procFileBufferSize = 4096
 
 // scanner reads the process table in /proc. It stores the last scan, so that several questions need only one.
 type scanner struct {
-	dir               int // descriptor of /proc, or -1 if /proc is not mounted
-	stats             []stat
-	scans             int // number of scans so far, by which membership detects that its results are out of date
-	at                time.Time
-	lastUnnecessaryAt time.Time // when RecordMembers last decided that no scan is necessary
-	dirBuffer         []byte
-	buf               []byte
-	readAllBuffer     []byte
+	dir           int // descriptor of /proc, or -1 if /proc is not mounted
+	stats         []stat
+	scanCount     int // number of scans so far, by which membership detects that its results are out of date
+	scannedAt     time.Time
+	scanSkippedAt time.Time // when RecordMembers last decided that no scan is necessary
+	dirBuffer     []byte
+	buf           []byte
+	readAllBuffer []byte
 }
 
 func newScanner() *scanner {
 	// after an error dir is -1, so that every read fails
 	dir, _ := unix.Open("/proc", unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	return &scanner{dir: dir, dirBuffer: make([]byte, procstat.DirectorySize), buf: make([]byte, readFileSize)}
+	return &scanner{dir: dir, dirBuffer: make([]byte, procstat.DirBufferSize), buf: make([]byte, procFileBufferSize)}
 }
 
 // scanWithin scans /proc, unless the last scan is younger than age.
 func (s *scanner) scanWithin(age time.Duration) {
-	if s.scans == 0 || time.Since(s.at) >= age {
+	if s.scanCount == 0 || time.Since(s.scannedAt) >= age {
 		s.scan()
 	}
 }
 
 // scan reads the state of all processes into s.stats.
 func (s *scanner) scan() {
-	s.scans++
-	s.at = time.Now()
+	s.scanCount++
+	s.scannedAt = time.Now()
 	s.stats = s.stats[:0]
 	_ = procstat.EachProcessIn(s.dir, s.dirBuffer, func(st stat) { s.stats = append(s.stats, st) })
 }
 
-// readFile returns up to readFileSize bytes of a file below /proc, or nil if the file can't be read. The next call overwrites
-// the bytes.
+// readFile returns up to procFileBufferSize bytes of a file below /proc, or nil if the file can't be read. The next call
+// overwrites the bytes.
 func (s *scanner) readFile(name string) []byte {
 	fd, err := unix.Openat(s.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -72,10 +72,10 @@ func (s *scanner) readFile(name string) []byte {
 	return s.buf[:n]
 }
 
-// isDue reports whether RecordMembers must scan: maxAge has passed since its last scan, and since it last found a scan
+// isScanDue reports whether RecordMembers must scan: maxScanAge has passed since its last scan, and since it last found a scan
 // unnecessary.
-func (s *scanner) isDue() bool {
-	return time.Since(s.at) >= maxAge && time.Since(s.lastUnnecessaryAt) >= maxAge
+func (s *scanner) isScanDue() bool {
+	return time.Since(s.scannedAt) >= maxScanAge && time.Since(s.scanSkippedAt) >= maxScanAge
 }
 
 // hasChild reports whether a process may have a child. It is true if the kernel does not list children (proc_pid_task(5)).
@@ -140,7 +140,7 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	defer unix.Close(fd)
 	data = s.readAllBuffer[:0]
 	for {
-		data = slices.Grow(data, readFileSize)
+		data = slices.Grow(data, procFileBufferSize)
 		n, err := unix.Read(fd, data[len(data):cap(data)])
 		if err != nil {
 			return nil, false
@@ -155,13 +155,13 @@ func (s *scanner) readAll(name string) (data []byte, ok bool) {
 	}
 }
 
-// maxOrigins is how many results RunOf remembers until the next scan.
-const maxOrigins = 4096
+// maxCachedOrphanRuns is how many results RunOf remembers until the next scan.
+const maxCachedOrphanRuns = 4096
 
 // runOfOrphanCached calls runOfOrphan once for each orphan, and stores the result. For an orphan that hides its mark it returns
 // unknownRun.
 func (t *Table) runOfOrphanCached(orphan identity) (id uint64, known bool) {
-	if id, known = t.members.origins[orphan]; known {
+	if id, known = t.members.orphanRuns[orphan]; known {
 		return id, true
 	}
 	id, known = t.runOfOrphan(orphan)
@@ -182,7 +182,7 @@ func (t *Table) runOfOrphan(orphan identity) (id uint64, known bool) {
 	if id := t.runByMark(pid); id != 0 {
 		return id, true
 	}
-	if limit, ok := t.readLimit(pid); ok && t.marks.ownLimit > firstMark>>1 && limit < t.marks.initialLimit && !t.hidesMark(pid) {
+	if limit, ok := t.readLimit(pid); ok && t.marker.ownLimit > firstMark>>1 && limit < t.marker.initialLimit && !t.hidesMark(pid) {
 		return 0, true
 	}
 	return t.runByTag(orphan)
@@ -206,7 +206,7 @@ type environRead struct {
 func (t *Table) runByTag(process identity) (id uint64, known bool) {
 	if t.environ.process != process {
 		// another read has not finished, or this scan has waited too long
-		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaited >= environTimeout {
+		if t.environ.env != nil && len(t.environ.env) == 0 || t.environWaitTime >= environTimeout {
 			return 0, false
 		}
 		t.readEnviron(process)
@@ -225,14 +225,14 @@ func (t *Table) readEnviron(process identity) {
 	result := make(chan []byte, 1)
 	t.environ = environRead{process, result}
 	began := time.Now()
-	defer func() { t.environWaited += time.Since(began) }()
-	ctx, cancel := context.WithTimeout(context.Background(), environTimeout-t.environWaited)
+	defer func() { t.environWaitTime += time.Since(began) }()
+	ctx, cancel := context.WithTimeout(context.Background(), environTimeout-t.environWaitTime)
 	defer cancel()
 	err := blocking.Within(ctx, blocking.Environ, "reading an environment", func() error {
 		var env []byte
 		var st unix.Stat_t
 		if dir := "/proc/" + strconv.Itoa(process.pid); unix.Stat(dir, &st) == nil {
-			env, _ = readAs(dir+"/environ", st.Uid, st.Gid)
+			env, _ = readFileAs(dir+"/environ", st.Uid, st.Gid)
 		}
 		result <- env
 		return nil
@@ -246,8 +246,8 @@ func (t *Table) readEnviron(process identity) {
 func (t *Table) runOfEnviron(pid int, env []byte) uint64 {
 	for kv := range bytes.SplitSeq(env, []byte{0}) {
 		if value, ok := bytes.CutPrefix(kv, []byte(TagVar+"=")); ok {
-			if at := bytes.LastIndex(value, []byte(":"+t.nonce+":")); at >= 0 {
-				id, _ := strconv.ParseUint(string(value[at+len(t.nonce)+2:]), 10, 64)
+			if at := bytes.LastIndex(value, []byte(":"+t.tagNonce+":")); at >= 0 {
+				id, _ := strconv.ParseUint(string(value[at+len(t.tagNonce)+2:]), 10, 64)
 				return t.verifiedRun(pid, id)
 			}
 		}
@@ -259,9 +259,9 @@ func (s *scanner) readStat(pid int) (stat, bool) {
 	return procstat.Parse(s.readFile(strconv.Itoa(pid) + "/stat"))
 }
 
-// heldSearchPeriod is the minimum time between two searches for dead main processes that a tracer holds. heldSearchMax is the
-// number of processes per call. With 500 services a whole search takes 5 ms, and each status and each exit would wait.
-const heldSearchPeriod, heldSearchMax = time.Second / 2, 50
+// tracerSearchInterval is the minimum time between two searches for dead main processes that a tracer holds. maxTracerSearch is
+// the number of processes per call. With 500 services a whole search takes 5 ms, and each status and each exit would wait.
+const tracerSearchInterval, maxTracerSearch = time.Second / 2, 50
 
 // CheckForTracer makes the next Reap examine these processes: they may be dead main processes that a tracer holds (see
 // nextHeldByTracer).
@@ -271,12 +271,12 @@ func (t *Table) CheckForTracer(pids ...int) { t.heldByTracer = append(t.heldByTr
 // strace holds the process or one of its threads. The kernel reports the end first to the tracer, and to hinit only when the
 // tracer has waited for it (ptrace(2)).
 func (t *Table) nextHeldByTracer() (pid int) {
-	if len(t.heldUnsearched) == 0 && time.Since(t.heldSearched) >= heldSearchPeriod {
-		t.heldSearched, t.heldUnsearched = time.Now(), slices.Collect(maps.Keys(t.owned))
+	if len(t.tracerUnsearched) == 0 && time.Since(t.tracerSearchedAt) >= tracerSearchInterval {
+		t.tracerSearchedAt, t.tracerUnsearched = time.Now(), slices.Collect(maps.Keys(t.owned))
 	}
-	n := min(heldSearchMax, len(t.heldUnsearched))
-	t.CheckForTracer(t.heldUnsearched[:n]...)
-	t.heldUnsearched = t.heldUnsearched[n:]
+	n := min(maxTracerSearch, len(t.tracerUnsearched))
+	t.CheckForTracer(t.tracerUnsearched[:n]...)
+	t.tracerUnsearched = t.tracerUnsearched[n:]
 	for pid == 0 && len(t.heldByTracer) > 0 {
 		pid, t.heldByTracer = t.heldByTracer[0], t.heldByTracer[1:]
 		st, _ := t.procfs.readStat(pid)
@@ -288,8 +288,8 @@ func (t *Table) nextHeldByTracer() (pid int) {
 	return pid
 }
 
-// readAs reads a file with the file-system identity of another user, and so with that user's permissions.
-func readAs(name string, uid, gid uint32) (data []byte, err error) {
+// readFileAs reads a file with the file-system identity of another user, and so with that user's permissions.
+func readFileAs(name string, uid, gid uint32) (data []byte, err error) {
 	err = fsutil.NewActor(fsutil.Identity{UID: uid, GID: gid}).Do(func() error {
 		f, err := os.Open(name)
 		if err != nil {

@@ -24,11 +24,11 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	begin := make(map[syscall.Signal]uint64)
 	all := slices.Concat(faultSignals, runtimeDefaultSignals)
 	for _, s := range all {
-		begin[s] = sent(s)
+		begin[s] = sentFaultCount(s)
 	}
 	for _, s := range all {
 		for i := range each {
-			before := sent(s)
+			before := sentFaultCount(s)
 			switch i % 3 {
 			case 0:
 				if err := unix.Kill(os.Getpid(), s); err != nil {
@@ -45,7 +45,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 				}
 			}
 			// The kernel would merge a second signal into a pending one.
-			for end := time.Now().Add(10 * time.Second); sent(s) == before; {
+			for end := time.Now().Add(10 * time.Second); sentFaultCount(s) == before; {
 				if time.Now().After(end) {
 					t.Fatalf("%v was not counted", s)
 				}
@@ -60,7 +60,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 		}
 	}
 	_ = unix.Kill(os.Getpid(), unix.SIGSEGV)
-	for end := time.Now().Add(10 * time.Second); sent(unix.SIGSEGV) == begin[unix.SIGSEGV]+each && time.Now().Before(end); {
+	for end := time.Now().Add(10 * time.Second); sentFaultCount(unix.SIGSEGV) == begin[unix.SIGSEGV]+each && time.Now().Before(end); {
 	}
 	for _, f := range SentFaults() {
 		if f.Signal == unix.SIGSEGV && (f.PID != os.Getpid() || f.UID != os.Getuid()) {
@@ -72,13 +72,13 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 			t.Error("a nil pointer is no panic")
 		}
 	}()
-	*nowhere = 1
+	*nilPointer = 1
 }
 
-// nowhere is a nil pointer that the linter does not recognize.
-var nowhere *int
+// nilPointer is a nil pointer that the linter does not recognize.
+var nilPointer *int
 
-func sent(s syscall.Signal) uint64 {
+func sentFaultCount(s syscall.Signal) uint64 {
 	for _, f := range SentFaults() {
 		if f.Signal == s {
 			return f.Count

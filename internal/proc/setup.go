@@ -57,21 +57,21 @@ func NiceOf(weight int) (nice int) {
 
 // Words for the command line of LimitsName. Each is followed by its value. Package limits reads them.
 const (
-	WordNice  = "nice="
-	WordIO    = "io="
-	WordCPUs  = "cpus="
-	WordUmask = "umask="
-	WordNNP   = "no_new_privs="
-	WordEnv   = "env="
-	WordKeep  = "keep="
-	WordUser  = "user="
-	WordDir   = "dir="
-	WordBound = "bound="
-	WordOwn   = "own_files="
-	WordLinks = "no_links="
-	WordGroup = "cgroup="
-	WordWrite = "put="
-	WordOOM   = "oom=" // like WordWrite, but a failure is ignored
+	WordNice           = "nice="
+	WordIO             = "io="
+	WordCPUs           = "cpus="
+	WordUmask          = "umask="
+	WordNoNewPrivs     = "no_new_privs="
+	WordEnv            = "env="
+	WordProtectedVars  = "keep="
+	WordUser           = "user="
+	WordDir            = "dir="
+	WordDieWithStarter = "bound="
+	WordRefuseForeign  = "own_files="
+	WordRefuseLinks    = "no_links="
+	WordCgroup         = "cgroup="
+	WordCgroupWrite    = "put="
+	WordOOM            = "oom=" // like WordCgroupWrite, but a failure is ignored
 )
 
 // setupWords returns the command-line words for LimitsName, in the order in which it applies them.
@@ -87,12 +87,12 @@ func (s Spec) setupWords() (words []string) {
 	add(own.CPUs != "", WordCPUs, own.CPUs)
 	add(own.Umask != "", WordUmask, own.Umask)
 	if own.Cgroup != "" {
-		words = append(words, WordGroup+own.Cgroup)
+		words = append(words, WordCgroup+own.Cgroup)
 		for _, limit := range own.CgroupWrites {
 			value, file, _ := strings.Cut(limit, ":")
-			words = append(words, WordWrite+value+":"+own.Cgroup+"/"+file)
+			words = append(words, WordCgroupWrite+value+":"+own.Cgroup+"/"+file)
 		}
-		words = append(words, WordWrite+"0:"+own.Cgroup+"/cgroup.procs")
+		words = append(words, WordCgroupWrite+"0:"+own.Cgroup+"/cgroup.procs")
 	}
 	if s.changesUser() {
 		user := []string{strconv.FormatUint(uint64(s.Cred.UID), 10), strconv.FormatUint(uint64(s.Cred.GID), 10)}
@@ -101,19 +101,19 @@ func (s Spec) setupWords() (words []string) {
 		}
 		words = append(words, WordUser+strings.Join(user, ":"))
 		add(s.entersDirLater(), WordDir, s.Dir)
-		add(s.DiesWithStarter, WordBound, strconv.Itoa(os.Getpid()))
+		add(s.DiesWithStarter, WordDieWithStarter, strconv.Itoa(os.Getpid()))
 	}
 	for _, f := range own.EnvFiles {
 		words = append(words, WordEnv+f)
 	}
 	if len(own.EnvFiles) > 0 {
 		for _, k := range own.ProtectedVars {
-			words = append(words, WordKeep+k)
+			words = append(words, WordProtectedVars+k)
 		}
-		add(own.RefuseForeignFiles, WordOwn, "1")
-		add(own.RefuseLinks, WordLinks, "1")
+		add(own.RefuseForeignFiles, WordRefuseForeign, "1")
+		add(own.RefuseLinks, WordRefuseLinks, "1")
 	}
-	add(own.NoNewPrivs, WordNNP, "1")
+	add(own.NoNewPrivs, WordNoNewPrivs, "1")
 	return words
 }
 
@@ -147,7 +147,7 @@ func checkSetup(s *Setup) error {
 			}
 		}
 		if err != nil {
-			return &SpawnError{Limit: true, Object: "cpu_affinity to " + s.CPUs, Err: err}
+			return &SpawnError{LimitFailed: true, Object: "cpu_affinity to " + s.CPUs, Err: err}
 		}
 	}
 	if s.needsPrivilege() && !hasCapability(unix.CAP_SYS_NICE) && !hasCapability(unix.CAP_SYS_ADMIN) {
@@ -155,7 +155,7 @@ func checkSetup(s *Setup) error {
 		if s.Nice >= 0 {
 			what, less = "ionice to realtime", "best-effort"
 		}
-		return &SpawnError{Limit: true, Object: what, Err: fmt.Errorf("hinit lacks the capability; set %s, or give the container SYS_NICE (docker: --cap-add; a pod: securityContext.capabilities.add)", less)}
+		return &SpawnError{LimitFailed: true, Object: what, Err: fmt.Errorf("hinit lacks the capability; set %s, or give the container SYS_NICE (docker: --cap-add; a pod: securityContext.capabilities.add)", less)}
 	}
 	return nil
 }
@@ -190,10 +190,10 @@ func TakeForeground(tty *os.File) error {
 
 // The functions below find errors before the fork. A later error would only show in the log of the service.
 
-// An agent can make every check of its services' paths slow. All checks together get one checkShare-th of the time, and save up
-// at most checkTime. The first millisecond of each check is free. findProgram skips a check if less than minCheckTime is left.
-// After a check that exceeds the time left, it skips the checks of this service for slowServicePause.
-const checkShare, checkTime, minCheckTime, slowServicePause = 100, time.Second, 10 * time.Millisecond, 10 * time.Minute
+// An agent can make every check of its services' paths slow. All checks together get one checkTimeShare-th of the time, and save
+// up at most maxCheckTime. The first millisecond of each check is free. findProgram skips a check if less than minCheckTime is
+// left. After a check that exceeds the time left, it skips the checks of this service for slowServicePause.
+const checkTimeShare, maxCheckTime, minCheckTime, slowServicePause = 100, time.Second, 10 * time.Millisecond, 10 * time.Minute
 
 // findProgram returns the path of the program to execute, or an error that would otherwise come only after the fork. The links
 // in another user's paths may take minutes to follow. So findProgram checks them with that user's permissions, and only for the
@@ -204,24 +204,24 @@ func (t *Table) findProgram(spec Spec) (path string, err error) {
 		return checkProgram(spec)
 	}
 	now := time.Now()
-	left := min(now.Sub(t.checksAllowedFrom)/checkShare, checkTime)
-	if left < minCheckTime || now.Before(t.slowServices[spec.Name]) || !blocking.HasTurn(blocking.Programs) {
+	left := min(now.Sub(t.checkBudgetFrom)/checkTimeShare, maxCheckTime)
+	if left < minCheckTime || now.Before(t.slowServices[spec.Name]) || !blocking.HasFreeTurn(blocking.Programs) {
 		return cmp.Or(spec.Path, spec.Argv[0]), nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), left)
 	defer cancel()
-	if t.checker == nil || !t.checker.Identity().Equal(*spec.Cred) {
+	if t.pathChecker == nil || !t.pathChecker.Identity().Equal(*spec.Cred) {
 		// Most services have the same user, and making an actor costs as much as a check.
-		t.checker = fsutil.NewActor(*spec.Cred)
+		t.pathChecker = fsutil.NewActor(*spec.Cred)
 	}
-	checker, found := t.checker, ""
+	checker, found := t.pathChecker, ""
 	err = blocking.Within(ctx, blocking.Programs, "looking at the command", func() error {
 		return checker.Do(func() (err error) {
 			found, err = checkProgram(spec)
 			return err
 		})
 	})
-	t.checksAllowedFrom = now.Add(checkShare * (max(time.Since(now)-time.Millisecond, 0) - left))
+	t.checkBudgetFrom = now.Add(checkTimeShare * (max(time.Since(now)-time.Millisecond, 0) - left))
 	if ctx.Err() != nil {
 		maps.DeleteFunc(t.slowServices, func(_ string, until time.Time) bool { return until.Before(now) })
 		t.slowServices[spec.Name] = now.Add(slowServicePause)
@@ -256,7 +256,7 @@ func checkSettings(spec Spec) error {
 		if mayRaise || unix.Getrlimit(l.Resource, &now) != nil || l.Hard <= now.Max {
 			continue
 		}
-		return &SpawnError{Limit: true, Object: LimitName(l.Resource) + " to " + LimitText(l.Hard), Err: fmt.Errorf(
+		return &SpawnError{LimitFailed: true, Object: LimitName(l.Resource) + " to " + LimitText(l.Hard), Err: fmt.Errorf(
 			"it is %s at most here; set less, or start the container with --ulimit %s=%s", LimitText(now.Max), LimitName(l.Resource), LimitText(l.Hard),
 		)}
 	}
@@ -267,7 +267,7 @@ func checkSettings(spec Spec) error {
 func checkCommand(spec Spec, path string) error {
 	if spec.Dir != "" {
 		if err := accessError(spec.Dir, unix.S_IFDIR, spec.Cred); err != nil {
-			return &SpawnError{Object: spec.dirName(), Err: err, Dir: true}
+			return &SpawnError{Object: spec.dirName(), Err: err, DirFailed: true}
 		}
 		if !filepath.IsAbs(path) {
 			path = spec.Dir + "/" + path

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// shell runs a script with spec and returns its output and exit code.
-func shell(t *testing.T, spec Spec, script string) (out string, code int) {
+// runShell runs a script with spec and returns its output and exit code.
+func runShell(t *testing.T, spec Spec, script string) (out string, code int) {
 	t.Helper()
 	table := newTable(t)
 	spec.ID, spec.Argv = 1, []string{"/bin/sh", "-c", script}
@@ -25,7 +25,7 @@ func shell(t *testing.T, spec Spec, script string) (out string, code int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(all), exitOf(t, table, 1).Code
+	return string(all), awaitExit(t, table, 1).Code
 }
 
 func nice(n int) string {
@@ -43,7 +43,7 @@ func TestASetupIsInForceBeforeTheCommand(t *testing.T) {
 		cpu++
 	}
 	list := strconv.Itoa(cpu)
-	out, code := shell(t, Spec{
+	out, code := runShell(t, Spec{
 		Setup:  Setup{Nice: 7, IOClass: IOIdle, CPUs: list, Umask: "027", NoNewPrivs: true},
 		Limits: []Limit{{unix.RLIMIT_NOFILE, 100, 200}},
 	}, "umask; cut -d' ' -f19 /proc/$$/stat; cat /proc/$$/status; ulimit -Sn; ulimit -Hn")
@@ -64,7 +64,7 @@ func TestTheClassOfTheDiskIsSet(t *testing.T) {
 		ID: 1, Argv: []string{"/bin/sh", "-c", "echo up; exec sleep 1000"}, Env: []string{"PATH=/usr/bin:/bin"},
 		Setup: Setup{IOClass: IOBestEffort, IOLevel: 6},
 	})
-	line(t, out)
+	readLine(t, out)
 	class, _, errno := unix.RawSyscall(unix.SYS_IOPRIO_GET, 1, uintptr(pid), 0)
 	if errno != 0 || class != IOBestEffort<<13|6 {
 		t.Errorf("it is %d, error %v", class, errno)
@@ -72,14 +72,14 @@ func TestTheClassOfTheDiskIsSet(t *testing.T) {
 	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	exitOf(t, table, 1)
+	awaitExit(t, table, 1)
 }
 
 func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
 	dir := t.TempDir()
 	file := dir + "/vars"
 	if os.Geteuid() == 0 {
-		dir = rootsDir(t)
+		dir = rootDir(t)
 		file = dir + "/vars"
 	}
 	write := func(text string) {
@@ -93,11 +93,11 @@ func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
 	}
 	const script = `echo "$NEW $KEPT $BASE $HINIT_RUN"`
 	write("NEW='a b'\nKEPT=file\nexport BASE=file # why\nHINIT_RUN=stolen\n")
-	if out, code := shell(t, spec, script); code != 0 || !strings.HasPrefix(out, "a b own file ") || strings.Contains(out, "stolen") {
+	if out, code := runShell(t, spec, script); code != 0 || !strings.HasPrefix(out, "a b own file ") || strings.Contains(out, "stolen") {
 		t.Errorf("code %d, it has %q", code, out)
 	}
 	write("NEW=later\n")
-	if out, _ := shell(t, spec, script); !strings.HasPrefix(out, "later own container ") {
+	if out, _ := runShell(t, spec, script); !strings.HasPrefix(out, "later own container ") {
 		t.Errorf("then it has %q", out)
 	}
 }
@@ -106,7 +106,7 @@ func TestVariablesComeFromFilesAtEachStart(t *testing.T) {
 func TestASecretIsADirectoryOfVariables(t *testing.T) {
 	dir := t.TempDir()
 	if os.Geteuid() == 0 {
-		dir = rootsDir(t)
+		dir = rootDir(t)
 	}
 	version := func(name, token string) {
 		t.Helper()
@@ -126,11 +126,11 @@ func TestASecretIsADirectoryOfVariables(t *testing.T) {
 		}
 	}
 	spec := Spec{Env: []string{"PATH=/usr/bin:/bin"}, Setup: Setup{EnvFiles: []string{dir}}}
-	if out, code := shell(t, spec, `echo "$TOKEN"; env`); code != 0 || !strings.HasPrefix(out, "a = 'b'\n") || strings.Contains(out, "tls") {
+	if out, code := runShell(t, spec, `echo "$TOKEN"; env`); code != 0 || !strings.HasPrefix(out, "a = 'b'\n") || strings.Contains(out, "tls") {
 		t.Errorf("code %d, it has %q", code, out)
 	}
 	version("..2", "later")
-	if out, _ := shell(t, spec, `echo "$TOKEN"`); out != "later\n" {
+	if out, _ := runShell(t, spec, `echo "$TOKEN"`); out != "later\n" {
 		t.Errorf("after the Secret has changed it has %q", out)
 	}
 	if os.Geteuid() != 0 {
@@ -139,25 +139,25 @@ func TestASecretIsADirectoryOfVariables(t *testing.T) {
 	if err := os.Chown(dir, 10000, 10000); err != nil {
 		t.Fatal(err)
 	}
-	if out, code := shell(t, spec, `echo "$TOKEN"`); code != 126 || out == "later\n" {
+	if out, code := runShell(t, spec, `echo "$TOKEN"`); code != 126 || out == "later\n" {
 		t.Errorf("root read another user's directory: code %d, %q", code, out)
 	}
 }
 
 // Docker's convention: NAME_FILE names the file that contains the value of NAME.
 func TestASecretOfAFileIsAVariable(t *testing.T) {
-	file := rootsDir(t) + "/key"
+	file := rootDir(t) + "/key"
 	if err := os.WriteFile(file, []byte("sk-1 \"#=\n"), 0o400); err != nil {
 		t.Fatal(err)
 	}
 	spec := Spec{Env: []string{"PATH=/usr/bin:/bin", "API_KEY_FILE=" + file}, Setup: Setup{EnvFiles: []string{"API_KEY=" + file}}}
-	if out, code := shell(t, spec, `echo "$API_KEY"`); code != 0 || out != "sk-1 \"#=\n" {
+	if out, code := runShell(t, spec, `echo "$API_KEY"`); code != 0 || out != "sk-1 \"#=\n" {
 		t.Errorf("code %d, it has %q", code, out)
 	}
 	if err := os.Remove(file); err != nil {
 		t.Fatal(err)
 	}
-	if out, code := shell(t, spec, "echo started"); code != 126 {
+	if out, code := runShell(t, spec, "echo started"); code != 126 {
 		t.Errorf("without the file: code %d, %q", code, out)
 	}
 	if os.Geteuid() != 0 {
@@ -169,12 +169,12 @@ func TestASecretOfAFileIsAVariable(t *testing.T) {
 	if err := os.Chown(file, 10000, 10000); err != nil {
 		t.Fatal(err)
 	}
-	if out, code := shell(t, spec, `echo "$API_KEY"`); code != 126 || strings.Contains(out, "evil\n") {
+	if out, code := runShell(t, spec, `echo "$API_KEY"`); code != 126 || strings.Contains(out, "evil\n") {
 		t.Errorf("root read another user's file: code %d, %q", code, out)
 	}
 }
 
-func rootsDir(t *testing.T) string {
+func rootDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/root", "hinit-env") //nolint:usetesting // t.TempDir is below a directory that others can write
 	if err != nil {
@@ -190,7 +190,7 @@ func TestAFileOfVariablesThatCantBeReadIsNoStart(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{dir + "/missing", dir + "/fifo", dir + "/fifo/x"} {
-		if _, code := shell(t, Spec{Setup: Setup{EnvFiles: []string{file}}}, "echo started"); code != 126 {
+		if _, code := runShell(t, Spec{Setup: Setup{EnvFiles: []string{file}}}, "echo started"); code != 126 {
 			t.Errorf("with %s the code is %d", file, code)
 		}
 	}
@@ -202,7 +202,7 @@ func TestRootReadsNoFileOfVariablesOfOthers(t *testing.T) {
 		t.Skip("only root can be led")
 	}
 	dir := t.TempDir()
-	own := rootsDir(t) + "/vars"
+	own := rootDir(t) + "/vars"
 	for file, owner := range map[string]int{own: 0, dir + "/theirs": 10000} {
 		if err := errors.Join(os.WriteFile(file, []byte("X=1\n"), 0o644), os.Chown(file, owner, owner)); err != nil {
 			t.Fatal(err)
@@ -212,11 +212,11 @@ func TestRootReadsNoFileOfVariablesOfOthers(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, file := range []string{dir + "/theirs", dir + "/link"} {
-		if out, code := shell(t, Spec{Setup: Setup{EnvFiles: []string{file}}}, "echo $X"); code != 126 || out == "1\n" {
+		if out, code := runShell(t, Spec{Setup: Setup{EnvFiles: []string{file}}}, "echo $X"); code != 126 || out == "1\n" {
 			t.Errorf("root read %s: code %d, %q", file, code, out)
 		}
 	}
-	if out, code := shell(t, Spec{Setup: Setup{EnvFiles: []string{own}}}, "echo $X"); code != 0 || out != "1\n" {
+	if out, code := runShell(t, Spec{Setup: Setup{EnvFiles: []string{own}}}, "echo $X"); code != 0 || out != "1\n" {
 		t.Errorf("of its own it reads %q, code %d", out, code)
 	}
 }
@@ -233,7 +233,7 @@ func TestAPriorityThatTakesAPrivilegeIsSetBeforeTheUserChanges(t *testing.T) {
 		return
 	}
 	// The other user may not be able to read the test binary, so the process must execute the binary as root before the change.
-	out, code := shell(t, spec, "id -u; id -g; id -G; cut -d' ' -f19 /proc/$$/stat; grep -c 'CapEff:.0*$' /proc/$$/status")
+	out, code := runShell(t, spec, "id -u; id -g; id -G; cut -d' ' -f19 /proc/$$/stat; grep -c 'CapEff:.0*$' /proc/$$/status")
 	if code != 0 || out != "10000\n10001\n10001 10002\n"+nice(-3)+"\n1\n" {
 		t.Errorf("code %d, it is %q", code, out)
 	}

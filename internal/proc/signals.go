@@ -26,7 +26,7 @@ func RestoreIgnoredSignals() {
 	if len(catch) > 0 {
 		signal.Notify(make(chan os.Signal, 1), catch...)
 	}
-	mask, _ := procstat.StatusOf("self").Number("SigIgn", 16)
+	mask, _ := procstat.ReadStatus("self").Number("SigIgn", 16)
 	for n := 1; n < 65; n++ {
 		if mask&(1<<(n-1)) != 0 {
 			ExchangeAction(syscall.Signal(n), SignalAction{})
@@ -45,10 +45,10 @@ func ExchangeAction(s syscall.Signal, action SignalAction) (old SignalAction) {
 	return old
 }
 
-// SIGCHLDSwitch returns a function that turns the delivery of SIGCHLD off (true) or on (false), for a flood of dying orphans.
+// SIGCHLDSilencer returns a function that turns the delivery of SIGCHLD off (true) or on (false), for a flood of dying orphans.
 // While it is off, dead children stay zombies until they are reaped (unlike with SIG_IGN, see wait(2)). signal.Stop does not
 // suffice: the Go runtime would still handle each signal. Only one goroutine may call the function.
-func SIGCHLDSwitch() func(quiet bool) {
+func SIGCHLDSilencer() func(quiet bool) {
 	var heard SignalAction
 	quietNow := false
 	return func(quiet bool) {

@@ -62,18 +62,18 @@ const TagVar = "HINIT_RUN"
 
 // SpawnError says why a process did not start.
 type SpawnError struct {
-	Object string // the directory (with Dir), the limit (with Limit), or the command
+	Object string // the directory (with DirFailed), the limit (with LimitFailed), or the command
 	Err    error
 
-	Dir, Limit bool
+	DirFailed, LimitFailed bool
 }
 
 // Error implements error.
 func (e *SpawnError) Error() string {
 	switch {
-	case e.Dir:
+	case e.DirFailed:
 		return fmt.Sprintf("cannot enter the working directory (cwd) %q: %v", e.Object, e.Err)
-	case e.Limit:
+	case e.LimitFailed:
 		return fmt.Sprintf("cannot set the limit %s: %v", e.Object, e.Err)
 	}
 	return fmt.Sprintf("cannot start %q: %v%s", e.Object, e.Err, e.advice())
@@ -108,7 +108,7 @@ func (e *SpawnError) ShellCode() int {
 // Permanent reports whether another attempt is pointless until an operator changes something. The command or directory may be
 // missing, the command may not be executable, or a limit can't be set.
 func (e *SpawnError) Permanent() bool {
-	return e.Limit || e.isOneOf(ErrNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG)
+	return e.LimitFailed || e.isOneOf(ErrNoCommand, unix.ENOENT, unix.ENOTDIR, unix.EACCES, unix.ENOEXEC, unix.EISDIR, unix.ELOOP, unix.ENAMETOOLONG)
 }
 
 // Temporary reports whether another attempt may soon succeed: the kernel lacked memory, PIDs or descriptors, or another
@@ -141,11 +141,11 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	tag := fmt.Sprintf("%s=%s:%s:%d", TagVar, spec.Name, t.nonce, spec.ID)
+	tag := fmt.Sprintf("%s=%s:%s:%d", TagVar, spec.Name, t.tagNonce, spec.ID)
 	env := spec.Env
 	if !spec.SameSession {
 		env = make([]string, 0, len(spec.Env)+1)
-		if t.nonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
+		if t.tagNonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
 			env = append(env, tag) // an entry before the tag could have the same name
 		}
 		for _, kv := range spec.Env {
@@ -156,17 +156,17 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	}
 	argv := spec.Argv
 	attr := syscall.ProcAttr{Dir: spec.Dir, Env: env, Files: t.descriptors(spec.Files), Sys: sysProcAttr(spec)}
-	score := strconv.Itoa(min(t.ownScore+spec.OOMIncrease, maxOOMScoreAdj))
+	score := strconv.Itoa(min(t.ownOOMScore+spec.OOMIncrease, maxOOMScoreAdj))
 	if spec.needsSetup() {
 		argv = argvWithLimits(spec, path, score)
-		if path != isolation.Path() { // hinit-isolate makes the settings itself, which saves an execution
+		if path != isolation.ProgramPath() { // hinit-isolate makes the settings itself, which saves an execution
 			path = selfExe
 		}
 		if spec.entersDirLater() {
 			attr.Dir = ""
 		}
 	}
-	mark := t.marks.lowerLimit()
+	mark := t.marker.lowerLimit()
 	pid, err := t.fork(path, argv, &attr)
 	if err != nil {
 		return 0, spawnError(spec, path, err)
@@ -185,7 +185,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	}
 	t.runs[spec.ID] = r
 	if mark != 0 {
-		t.byMark[mark] = spec.ID
+		t.runIDByMark[mark] = spec.ID
 	}
 	return pid, nil
 }
@@ -193,7 +193,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 // spawnError turns an error of fork or execve into a SpawnError. Its object is the directory or the command.
 func spawnError(spec Spec, path string, err error) *SpawnError {
 	if spec.Dir != "" && (errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES)) && accessError(spec.Dir, unix.S_IFDIR, spec.Cred) != nil {
-		return &SpawnError{Object: spec.dirName(), Err: err, Dir: true}
+		return &SpawnError{Object: spec.dirName(), Err: err, DirFailed: true}
 	}
 	what := path
 	if spec.Path == "" {
@@ -261,7 +261,7 @@ func (t *Table) fork(path string, argv []string, attr *syscall.ProcAttr) (int, e
 			defer func() { _ = unix.PthreadSigmask(unix.SIG_SETMASK, &old, nil) }()
 		}
 	}
-	if err := faultinject.BeforeCall(faultinject.Fork, path); err != nil {
+	if err := faultinject.BeforeCall(faultinject.CallFork, path); err != nil {
 		return 0, err
 	}
 	t.forkers[unix.Gettid()] = true

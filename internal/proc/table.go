@@ -31,25 +31,25 @@ import (
 
 // Table holds the processes that hinit has started and not yet reaped. Only one goroutine may use it.
 type Table struct {
-	owned             map[int]uint64  // run numbers by the PID of the living main process
-	runs              map[uint64]*run // runs by number, until Forget drops them
-	devNull           *os.File
-	nonce             string       // random text that tells the tags of this table from another hinit's tags
-	signalsBlocked    bool         // hinit was started with blocked signals, which children must not inherit
-	forkers           map[int]bool // threads of hinit that may have children: the oldest, and those that have started a process
-	procfs            *scanner
-	marks             marker
-	ownScore          int               // oom_score_adj of hinit
-	byMark            map[uint64]uint64 // run numbers by mark
-	members           membership
-	environ           environRead   // unused result of the last read of an environment
-	environWaited     time.Duration // how long the present scan has waited for environments
-	heldByTracer      []int         // processes that may be dead main processes in the hands of a tracer; nextHeldByTracer examines them
-	heldSearched      time.Time
-	heldUnsearched    []int     // main processes that this search has not examined yet
-	checksAllowedFrom time.Time // findProgram may spend a share of the time since then on checks
-	checker           *fsutil.Actor
-	slowServices      map[string]time.Time // time until which findProgram checks no paths of a service, by the name of the service
+	owned            map[int]uint64  // run numbers by the PID of the living main process
+	runs             map[uint64]*run // runs by number, until Forget drops them
+	devNull          *os.File
+	tagNonce         string       // random text that tells the tags of this table from another hinit's tags
+	signalsBlocked   bool         // hinit was started with blocked signals, which children must not inherit
+	forkers          map[int]bool // threads of hinit that may have children: the oldest, and those that have started a process
+	procfs           *scanner
+	marker           marker
+	ownOOMScore      int               // oom_score_adj of hinit
+	runIDByMark      map[uint64]uint64 // run numbers by mark
+	members          membership
+	environ          environRead   // unused result of the last read of an environment
+	environWaitTime  time.Duration // how long the present scan has waited for environments
+	heldByTracer     []int         // processes that may be dead main processes in the hands of a tracer; nextHeldByTracer examines them
+	tracerSearchedAt time.Time
+	tracerUnsearched []int     // main processes that this search has not examined yet
+	checkBudgetFrom  time.Time // findProgram may spend a share of the time since then on checks
+	pathChecker      *fsutil.Actor
+	slowServices     map[string]time.Time // time until which findProgram checks no paths of a service, by the name of the service
 }
 
 // run is the table's record of the processes of one run.
@@ -69,23 +69,23 @@ type run struct {
 
 // Exit describes a reaped child.
 type Exit struct {
-	ID           uint64 // number of the run; 0 for an orphan
-	OrphanRun    uint64 // run of an orphan whose main process was reaped before; 0 if unknown
-	PID          int
-	Code         int   // exit code, -1 after a signal
-	Signal       int   // the signal that ended the process, 0 after an exit
-	OOM          *bool // after SIGKILL: whether an out-of-memory kill in the control group explains it; nil if unknown
-	Leftover     bool  // other processes of the run are alive
-	MaybeMembers []int // living orphans that may belong to this run or to another
-	CPU          time.Duration
-	MaxRSS       int64 // peak resident memory of the process, in bytes
+	ID              uint64 // number of the run; 0 for an orphan
+	OrphanRun       uint64 // run of an orphan whose main process was reaped before; 0 if unknown
+	PID             int
+	Code            int   // exit code, -1 after a signal
+	Signal          int   // the signal that ended the process, 0 after an exit
+	OOM             *bool // after SIGKILL: whether an out-of-memory kill in the control group explains it; nil if unknown
+	Leftover        bool  // other processes of the run are alive
+	PossibleMembers []int // living orphans that may belong to this run or to another
+	CPU             time.Duration
+	MaxRSS          int64 // peak resident memory of the process, in bytes
 }
 
 // New returns an empty table. Unless hinit is PID 1, New makes it a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER), so that
 // orphans of its services become its children. New fails if the kernel forbids hinit to wait for children, because no
 // supervisor can work then.
 func New() (*Table, error) {
-	if err := canWait(); err != nil {
+	if err := checkWaitAllowed(); err != nil {
 		return nil, err
 	}
 	if os.Getpid() != 1 {
@@ -100,9 +100,9 @@ func New() (*Table, error) {
 	nonce := make([]byte, 8)
 	_, _ = rand.Read(nonce)
 	t := &Table{
-		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, devNull: null, nonce: hex.EncodeToString(nonce),
-		slowServices: make(map[string]time.Time), procfs: newScanner(), marks: newMarker(), ownScore: ownOOMScore(), byMark: make(map[uint64]uint64),
-		members: membership{runsOfProcesses: make(map[identity]uint64), origins: make(map[identity]uint64)},
+		owned: make(map[int]uint64), runs: make(map[uint64]*run), forkers: map[int]bool{os.Getpid(): true}, devNull: null, tagNonce: hex.EncodeToString(nonce),
+		slowServices: make(map[string]time.Time), procfs: newScanner(), marker: newMarker(), ownOOMScore: ownOOMScore(), runIDByMark: make(map[uint64]uint64),
+		members: membership{runsOfProcesses: make(map[identity]uint64), orphanRuns: make(map[identity]uint64)},
 	}
 	var mask, empty unix.Sigset_t
 	_ = unix.PthreadSigmask(unix.SIG_BLOCK, nil, &mask)
@@ -150,7 +150,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 			if trees {
 				ends++
 				x.Leftover = t.hasLeftover(r, ends > 1)
-				x.MaybeMembers = t.unknownOrphansSince(pid)
+				x.PossibleMembers = t.unknownOrphansSince(pid)
 			}
 			r.mainPID = 0
 		} else if trees && len(t.runs) > len(t.owned) { // Forget has not dropped a run without main process
@@ -184,7 +184,7 @@ func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
 func (t *Table) Forget(id uint64) {
 	if r := t.runs[id]; r != nil && r.mainPID == 0 {
 		delete(t.runs, id)
-		delete(t.byMark, r.mark)
+		delete(t.runIDByMark, r.mark)
 	}
 }
 
@@ -204,7 +204,7 @@ type member struct {
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
 func (t *Table) HandOver() Handover {
-	s := Handover{Nonce: t.nonce, Marks: t.marks}
+	s := Handover{Nonce: t.tagNonce, Marks: t.marker}
 	for _, r := range t.runs {
 		s.Runs = append(s.Runs, *r)
 	}
@@ -222,7 +222,7 @@ func TakeOver(s Handover) (*Table, error) {
 	if err != nil {
 		return nil, err
 	}
-	t.nonce, t.marks = s.Nonce, s.Marks
+	t.tagNonce, t.marker = s.Nonce, s.Marks
 	for _, r := range s.Runs {
 		if r.mainPID != 0 {
 			if _, reaped := findExitedChildOf(unix.P_PID, r.mainPID); reaped {
@@ -234,7 +234,7 @@ func TakeOver(s Handover) (*Table, error) {
 			t.owned[r.mainPID] = r.id
 		}
 		if r.mark != 0 {
-			t.byMark[r.mark] = r.id
+			t.runIDByMark[r.mark] = r.id
 		}
 	}
 	t.members.runsOfProcesses = make(map[identity]uint64, len(s.Known))
@@ -267,9 +267,9 @@ type sigchldInfo struct {
 // cldDumped is the highest si_code for the end of a child. Higher codes mean that a signal stopped or continued it.
 const cldDumped = 3
 
-// canWait returns an error if a seccomp(2) filter forbids hinit to wait for children. It needs no child for the test. The
-// answer stays valid, because a process can't drop such a filter.
-func canWait() error {
+// checkWaitAllowed returns an error if a seccomp(2) filter forbids hinit to wait for children. It needs no child for the test.
+// The answer stays valid, because a process can't drop such a filter.
+func checkWaitAllowed() error {
 	if err := unix.Waitid(unix.P_ALL, 0, nil, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil); err != nil && !errors.Is(err, unix.ECHILD) {
 		return seccompError("waitid", err)
 	}

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxAge is the maximum age of a scan for questions that do not concern the newest processes.
-const maxAge = 20 * time.Millisecond
+// maxScanAge is the maximum age of a scan for questions that do not concern the newest processes.
+const maxScanAge = 20 * time.Millisecond
 
 // identity distinguishes a process from a later process with the same PID, by its start time.
 type identity struct {
@@ -25,7 +25,7 @@ type membership struct {
 	scan            int                 // number of the scan behind the fields below
 	runsOfProcesses map[identity]uint64 // run of each living process, except main processes
 	alive           map[uint64][]stat   // living processes of each run, except its main process
-	origins         map[identity]uint64 // run of each orphan: 0 for none, or unknownRun; found out once for each process
+	orphanRuns      map[identity]uint64 // run of each orphan: 0 for none, or unknownRun; found out once for each process
 	deadOrphans     map[identity]uint64 // run of each dead orphan that is not reaped yet: 0 for none, or unknownRun
 	// number of further processes that may belong to each run: new dead orphans, and living orphans with an unread environment
 	possibleMembers map[uint64]int
@@ -51,10 +51,10 @@ const unknownRun = ^uint64(0)
 //   - It is an orphan with the mark or the tag of the run, and its user is root or the user of the run.
 func (t *Table) assignRuns() {
 	all := t.procfs.stats
-	if t.members.scan == t.procfs.scans {
+	if t.members.scan == t.procfs.scanCount {
 		return
 	}
-	t.environWaited = 0
+	t.environWaitTime = 0
 	self := os.Getpid()
 	owner := make(map[int]uint64, len(all))
 	parent := make(map[int]int, len(all))
@@ -110,7 +110,7 @@ func (t *Table) assignRuns() {
 	}
 	before := t.members
 	t.members = membership{
-		scan: t.procfs.scans, runsOfProcesses: make(map[identity]uint64), alive: make(map[uint64][]stat), origins: origins, unknownOrphans: strays, unreadEnvirons: unread,
+		scan: t.procfs.scanCount, runsOfProcesses: make(map[identity]uint64), alive: make(map[uint64][]stat), orphanRuns: origins, unknownOrphans: strays, unreadEnvirons: unread,
 		deadOrphans: make(map[identity]uint64), possibleMembers: make(map[uint64]int), youngestMember: make(map[uint64]stat),
 	}
 	for _, pid := range undecided {
@@ -123,7 +123,7 @@ func (t *Table) assignRuns() {
 	}
 	for _, p := range slices.Backward(all) { // the kernel usually gives out PIDs in ascending order, so begin with the youngest process
 		if p.Dead() && p.Parent == self {
-			t.assignDead(p, &before, groups, sessions)
+			t.assignDeadOrphan(p, &before, groups, sessions)
 		}
 	}
 	for _, p := range all {
@@ -143,10 +143,10 @@ func (t *Table) assignRuns() {
 // process group or session shows their run.
 const maxExitedMarks = 256
 
-// assignDead finds the run of a dead orphan. A process that forks and ends at once may be dead in every scan. But at least one
-// scan shows it, because only hinit reaps it, and never during a scan. So if a scan shows no process of a run, neither alive
+// assignDeadOrphan finds the run of a dead orphan. A process that forks and ends at once may be dead in every scan. But at least
+// one scan shows it, because only hinit reaps it, and never during a scan. So if a scan shows no process of a run, neither alive
 // nor newly dead, the whole run has ended.
-func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]uint64) {
+func (t *Table) assignDeadOrphan(p stat, before *membership, groups, sessions map[int]uint64) {
 	if _, main := t.owned[p.PID]; main {
 		return
 	}
@@ -160,7 +160,7 @@ func (t *Table) assignDead(p stat, before *membership, groups, sessions map[int]
 			id = unknownRun
 		default:
 			t.members.marksRead++
-			id = t.runOfDead(p.PID)
+			id = t.runOfDeadOrphan(p.PID)
 		}
 		if id == unknownRun || id == 0 {
 			id = cmp.Or(groups[p.Group], sessions[p.Session], id)
@@ -204,7 +204,7 @@ func runOfAncestor[ID any](pid, self int, owner map[int]ID, parent map[int]int) 
 func (t *Table) hasLeftover(r *run, several bool) bool {
 	dead := func(p stat) bool { return p.PID == r.mainPID && p.Dead() }
 	// a scan that shows the main process dead also shows all its descendants
-	if time.Since(t.procfs.at) >= maxAge || !slices.ContainsFunc(t.procfs.stats, dead) {
+	if time.Since(t.procfs.scannedAt) >= maxScanAge || !slices.ContainsFunc(t.procfs.stats, dead) {
 		if !several && !t.hasUnknownChild() {
 			return false
 		}
@@ -225,7 +225,7 @@ func (t *Table) hasLeftover(r *run, several bool) bool {
 // recent enough, because the end of a main process causes a scan while any orphan is alive.
 func (t *Table) unknownOrphansSince(main int) (pids []int) {
 	at := slices.IndexFunc(t.procfs.stats, func(p stat) bool { return p.PID == main })
-	if at < 0 || t.members.scan != t.procfs.scans {
+	if at < 0 || t.members.scan != t.procfs.scanCount {
 		return nil
 	}
 	for _, p := range t.members.unknownOrphans {
@@ -243,11 +243,11 @@ const confirmingScans = 2
 // RecordMembers records which processes belong to a run. The record stays valid after the end of their parents. It scans /proc
 // only if the main process may have descendants. Calls in quick succession share one scan.
 func (t *Table) RecordMembers(id uint64) {
-	if r := t.runs[id]; r != nil && r.mainPID != 0 && t.procfs.isDue() && !t.procfs.hasChild(r.mainPID) && !t.hasUnknownChild() {
-		t.procfs.lastUnnecessaryAt = time.Now()
+	if r := t.runs[id]; r != nil && r.mainPID != 0 && t.procfs.isScanDue() && !t.procfs.hasChild(r.mainPID) && !t.hasUnknownChild() {
+		t.procfs.scanSkippedAt = time.Now()
 		return
 	}
-	t.procfs.scanWithin(maxAge)
+	t.procfs.scanWithin(maxScanAge)
 	t.assignRuns()
 }
 
@@ -266,7 +266,7 @@ func (t *Table) SignalTree(id uint64, signal int) int {
 		_ = unix.Kill(r.mainPID, syscall.Signal(signal)) // the PID is valid, because the main process is not reaped yet
 		signalled++
 	}
-	t.procfs.scanWithin(maxAge)
+	t.procfs.scanWithin(maxScanAge)
 	for range 8 {
 		t.assignRuns()
 		before := len(seen)
@@ -332,7 +332,7 @@ func (t *Table) killForkers(id uint64) (killed int) {
 // killMember kills process pid if it belongs to run id. exists reports whether any process has this PID.
 func (t *Table) killMember(pid int, id uint64) (exists, killed bool) {
 	return signalIf(pid, unix.SIGKILL, func() bool {
-		return t.runOfDead(pid) == id && t.RunOf(pid) == id // both lookups must agree, because another hinit uses the same marks
+		return t.runOfDeadOrphan(pid) == id && t.RunOf(pid) == id // both lookups must agree, because another hinit uses the same marks
 	})
 }
 

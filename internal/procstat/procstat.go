@@ -48,7 +48,7 @@ func (s Stat) LivingThread() (id int) {
 	}
 	dir, _ := os.Open("/proc/" + strconv.Itoa(s.PID) + "/task") // after an error no thread is found
 	defer dir.Close()
-	names, _ := ReadNames(int(dir.Fd()), make([]byte, DirectorySize))
+	names, _ := ReadNames(int(dir.Fd()), make([]byte, DirBufferSize))
 	for _, name := range names {
 		if t, err := ReadAt(int(dir.Fd()), name+"/stat"); err == nil && strings.IndexByte("ZXx", t.State) < 0 {
 			return t.PID
@@ -98,10 +98,10 @@ func EachProcess(root string, found func(Stat)) error {
 		return err
 	}
 	defer dir.Close()
-	return EachProcessIn(int(dir.Fd()), make([]byte, DirectorySize), found)
+	return EachProcessIn(int(dir.Fd()), make([]byte, DirBufferSize), found)
 }
 
-// EachProcessIn is EachProcess for an open directory, which it reads from the beginning. The buffer must have [DirectorySize]
+// EachProcessIn is EachProcess for an open directory, which it reads from the beginning. The buffer must have [DirBufferSize]
 // bytes.
 func EachProcessIn(dir int, buffer []byte, found func(Stat)) error {
 	names, err := ReadNames(dir, buffer)
@@ -115,10 +115,10 @@ func EachProcessIn(dir int, buffer []byte, found func(Stat)) error {
 	return err
 }
 
-// DirectorySize is the size in bytes of the buffer for [EachProcessIn] and [ReadNames].
-const DirectorySize = 32 << 10
+// DirBufferSize is the size in bytes of the buffer for [EachProcessIn] and [ReadNames].
+const DirBufferSize = 32 << 10
 
-// ReadNames returns the names in an open directory of /proc. buffer must have [DirectorySize] bytes.
+// ReadNames returns the names in an open directory of /proc. buffer must have [DirBufferSize] bytes.
 func ReadNames(dir int, buffer []byte) (names []string, err error) {
 	if _, err := unix.Seek(dir, 0, 0); err != nil {
 		return nil, err
@@ -138,7 +138,7 @@ func Parse(line []byte) (s Stat, ok bool) {
 	if open < 0 || end < 0 || end+2 > len(line) {
 		return s, false
 	}
-	if s.PID, ok = number[int](line[:open]); !ok {
+	if s.PID, ok = parseDigits[int](line[:open]); !ok {
 		return s, false
 	}
 	rest, pages := line[end+1:], uint64(0)
@@ -152,7 +152,7 @@ func Parse(line []byte) (s Stat, ok bool) {
 			return s, field > 22 // the kernels of some sandboxes show fewer fields
 		}
 		rest = rest[len(word):]
-		n, _ := number[uint64](word)
+		n, _ := parseDigits[uint64](word)
 		switch field {
 		case 3:
 			s.State = word[0]
@@ -178,8 +178,8 @@ func Parse(line []byte) (s Stat, ok bool) {
 	return s, true
 }
 
-// number parses decimal digits; ok is false for anything else. It does not check for overflow.
-func number[T int | uint64](digits []byte) (n T, ok bool) {
+// parseDigits parses decimal digits; ok is false for anything else. It does not check for overflow.
+func parseDigits[T int | uint64](digits []byte) (n T, ok bool) {
 	for _, d := range digits {
 		if d < '0' || d > '9' {
 			return 0, false
@@ -202,15 +202,15 @@ func SinceBoot() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// Demand says how busy the whole machine is. A number is 0 if the kernel does not report it.
-type Demand struct {
+// MachineLoad says how busy the whole machine is. A number is 0 if the kernel does not report it.
+type MachineLoad struct {
 	Runnable  int // threads that are running or wait for a processor
 	Sockets   int // number of open sockets in this network namespace
 	Terminals int // number of open pseudoterminals
 }
 
-// ReadDemand returns the present demand. It reads only /proc. In PID 1 call it with package internal/blocking.
-func ReadDemand() (d Demand) {
+// ReadMachineLoad returns the present demand. It reads only /proc. In PID 1 call it with package internal/blocking.
+func ReadMachineLoad() (d MachineLoad) {
 	load, _ := os.ReadFile("/proc/loadavg")
 	network, _ := os.ReadFile("/proc/net/sockstat")
 	terminals, _ := os.ReadFile("/proc/sys/kernel/pty/nr")
@@ -221,14 +221,14 @@ func ReadDemand() (d Demand) {
 }
 
 // Busy reports whether at least two threads for each processor want to run.
-func (d Demand) Busy(processors int) bool { return d.Runnable >= 2*processors }
+func (d MachineLoad) Busy(processors int) bool { return d.Runnable >= 2*processors }
 
 // Status is the content of /proc/PID/status (proc_pid_status(5)), or "" if the process has ended.
 type Status string
 
-// StatusOf reads the status of a process: a PID, "self" or "thread-self". It reads only /proc. In PID 1 call it with package
+// ReadStatus reads the status of a process: a PID, "self" or "thread-self". It reads only /proc. In PID 1 call it with package
 // internal/blocking.
-func StatusOf(process string) Status {
+func ReadStatus(process string) Status {
 	text, _ := os.ReadFile("/proc/" + process + "/status")
 	return Status(text)
 }

@@ -39,16 +39,16 @@ func TestAnEnvironmentOfAnySizeIsReadInPart(t *testing.T) {
 		_ = cmd.Wait()
 	}()
 	file := "/proc/self/environ"
-	if data, err := ReadHead(file); err != nil || len(data) == 0 {
+	if data, err := ReadProcFile(file); err != nil || len(data) == 0 {
 		t.Errorf("%d bytes, %v", len(data), err)
 	}
 	file = strings.Replace(file, "self", strconv.Itoa(cmd.Process.Pid), 1)
 	testkit.Until(t, "the kernel has laid the environment out", func() bool {
-		data, err := ReadHead(file)
+		data, err := ReadProcFile(file)
 		return err == nil && len(data) > 0
 	})
-	data, err := ReadHead(file)
-	if whole, _ := os.ReadFile(file); err != nil || len(data) != maxHead || len(whole) <= maxHead || !strings.HasPrefix(string(data), "FIRST=1") {
+	data, err := ReadProcFile(file)
+	if whole, _ := os.ReadFile(file); err != nil || len(data) != maxProcFile || len(whole) <= maxProcFile || !strings.HasPrefix(string(data), "FIRST=1") {
 		t.Errorf("%d bytes of %d, %v", len(data), len(whole), err)
 	}
 }
@@ -73,7 +73,7 @@ func TestALongCommandLineIsCut(t *testing.T) {
 		got = CommandLine("/proc", cmd.Process.Pid)
 		return strings.HasPrefix(got, "/bin/sh -c")
 	})
-	if len(got) != MaxText || !strings.HasSuffix(got, "xxx") {
+	if len(got) != MaxTextBytes || !strings.HasSuffix(got, "xxx") {
 		t.Errorf("%d bytes are shown", len(got))
 	}
 }
@@ -86,11 +86,11 @@ func TestATreeHungOnAProcessThatLocksItsMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range maxReads + 1 {
-		want := blocking.ErrSlow
+		want := blocking.ErrTimedOut
 		if i == maxReads {
 			want = blocking.ErrBusy
 		}
-		if _, err := ReadHead(fifo); !errors.Is(err, want) {
+		if _, err := ReadProcFile(fifo); !errors.Is(err, want) {
 			t.Fatal(err)
 		}
 	}
@@ -101,7 +101,7 @@ func TestATreeHungOnAProcessThatLocksItsMemory(t *testing.T) {
 	testkit.Until(t, "the reads have begun", func() bool { return len(readTokens) == maxReads })
 	_ = writer.Close()
 	testkit.Until(t, "a file is read again", func() bool {
-		data, err := ReadHead("/proc/self/environ")
+		data, err := ReadProcFile("/proc/self/environ")
 		return err == nil && len(data) > 0
 	})
 }

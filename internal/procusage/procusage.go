@@ -21,8 +21,8 @@ import (
 	"hinit/internal/redact"
 )
 
-// dialTime is how long FindProc waits for a connection to hinit's socket.
-const dialTime = time.Second
+// dialTimeout is how long FindProc waits for a connection to hinit's socket.
+const dialTimeout = time.Second
 
 // Table holds all processes at one moment, by PID.
 type Table map[int]procstat.Stat
@@ -38,7 +38,7 @@ type Usage struct {
 // control socket, and pid is hinit's own PID. FindProc returns "" if this process can't see the processes: hinit is in another
 // PID namespace, behind a relay, or runs as another user.
 func FindProc(socket string, pid int) string {
-	conn, err := (&net.Dialer{Timeout: dialTime}).DialContext(context.Background(), "unix", socket)
+	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(context.Background(), "unix", socket)
 	if err != nil {
 		return ""
 	}
@@ -158,19 +158,19 @@ func (t Table) Tree(main int, belongs func(pid int) bool) (list []Process) {
 
 // CommandLine returns the command line of a process of the /proc at root, with secrets hidden. Secrets are passwords in URLs,
 // tokens of known forms, and values of flags and variables whose names suggest a secret. Without a command line, as for a
-// kernel thread, it returns the name in brackets. It cuts the text to MaxText, because an agent can pass any number of
+// kernel thread, it returns the name in brackets. It cuts the text to MaxTextBytes, because an agent can pass any number of
 // arguments.
 func CommandLine(root string, pid int) string {
-	line, _ := ReadHead(fmt.Sprintf("%s/%d/cmdline", root, pid))
+	line, _ := ReadProcFile(fmt.Sprintf("%s/%d/cmdline", root, pid))
 	if len(line) == 0 {
 		name, _ := os.ReadFile(fmt.Sprintf("%s/%d/comm", root, pid)) // name is "" if the process is gone
 		return "[" + strings.TrimSuffix(string(name), "\n") + "]"
 	}
-	text := masked(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
-	return strings.Clone(text[:min(len(text), MaxText)])
+	text := maskArgs(strings.Split(strings.TrimRight(string(line), "\x00"), "\x00"))
+	return strings.Clone(text[:min(len(text), MaxTextBytes)])
 }
 
-func masked(argv []string) string {
+func maskArgs(argv []string) string {
 	var masker redact.Masker
 	words := make([]string, len(argv))
 	secretNext := false
@@ -193,33 +193,33 @@ func masked(argv []string) string {
 	return strings.Join(words, " ")
 }
 
-// MaxText is the maximum length in bytes of a displayed command line or variable.
-const MaxText = 4 << 10
+// MaxTextBytes is the maximum length in bytes of a displayed command line or variable.
+const MaxTextBytes = 4 << 10
 
-// maxHead is how many bytes of a file below /proc are read at most. A process can make the kernel show any part of its memory
+// maxProcFile is how many bytes of a file below /proc are read at most. A process can make the kernel show any part of its memory
 // as its command line (prctl(2), PR_SET_MM), even terabytes of zeros.
-const maxHead = 2 << 20
+const maxProcFile = 2 << 20
 
-// readTime is how long ReadHead waits for the kernel. maxReads is how many reads may still wait after that.
-const readTime, maxReads = time.Second / 2, 8
+// readTimeout is how long ReadProcFile waits for the kernel. maxReads is how many reads may still wait after that.
+const readTimeout, maxReads = time.Second / 2, 8
 
 var readTokens = make(chan struct{}, maxReads)
 
-// ReadHead reads up to maxHead bytes of a file below /proc; only a hostile process makes such a file longer. The kernel may
-// have to wait for the memory lock of the process, which the process can hold. After readTime, ReadHead returns an error, and
-// its goroutine keeps waiting.
-func ReadHead(name string) ([]byte, error) {
+// ReadProcFile reads up to maxProcFile bytes of a file below /proc; only a hostile process makes such a file longer. The kernel
+// may have to wait for the memory lock of the process, which the process can hold. After readTimeout, ReadProcFile returns an
+// error, and its goroutine keeps waiting.
+func ReadProcFile(name string) ([]byte, error) {
 	select {
 	case readTokens <- struct{}{}:
 	default:
 		return nil, fmt.Errorf("cannot read %s: %w", name, blocking.ErrBusy)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), readTime)
+	ctx, cancel := context.WithTimeout(context.Background(), readTimeout)
 	defer cancel()
 	var data []byte
 	err := blocking.Wait(ctx, "reading "+name, func() (err error) {
 		defer func() { <-readTokens }()
-		data, err = readHead(name)
+		data, err = readProcFile(name)
 		return err
 	})
 	if err != nil {
@@ -228,11 +228,11 @@ func ReadHead(name string) ([]byte, error) {
 	return data, nil
 }
 
-func readHead(name string) ([]byte, error) {
+func readProcFile(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxHead))
+	return io.ReadAll(io.LimitReader(f, maxProcFile))
 }

@@ -19,7 +19,7 @@ func TestCommandLinesWithoutSecrets(t *testing.T) {
 		{"curl sk-a1b2c3d4e5f6g7h8i9j0", "curl ***"},
 		{"server --token --port 80", "server --token --port 80"},
 	} {
-		if got := masked(strings.Split(c.argv, " ")); got != c.want {
+		if got := maskArgs(strings.Split(c.argv, " ")); got != c.want {
 			t.Errorf("%q is shown as %q, want %q", c.argv, got, c.want)
 		}
 	}
@@ -28,7 +28,7 @@ func TestCommandLinesWithoutSecrets(t *testing.T) {
 // A command line that contains the header of a private key must be shown masked, without a panic.
 func TestACommandLineWithTheHeaderOfAKeyIsShown(t *testing.T) {
 	const header = "-----BEGIN PRIVATE KEY-----"
-	if got := masked([]string{"server", header, header + "\n0123456789abcdef"}); got != "server "+header+" "+header+"\n***" {
+	if got := maskArgs([]string{"server", header, header + "\n0123456789abcdef"}); got != "server "+header+" "+header+"\n***" {
 		t.Errorf("it is shown as %q", got)
 	}
 }

@@ -51,9 +51,9 @@ func Resize(near *os.File, columns, rows uint16) {
 	})
 }
 
-// Raw puts a terminal into raw mode, in which the terminal passes on every key. restore ends that. The error means that the
+// MakeRaw puts a terminal into raw mode, in which the terminal passes on every key. restore ends that. The error means that the
 // file is no terminal.
-func Raw(terminal *os.File) (restore func(), err error) {
+func MakeRaw(terminal *os.File) (restore func(), err error) {
 	fd := int(terminal.Fd())
 	before, err := term.MakeRaw(fd)
 	return func() { _ = term.Restore(fd, before) }, err // the terminal may be closed by then
@@ -91,7 +91,7 @@ func OnResize(terminal *os.File, f func(columns, rows uint16)) (stop func()) {
 
 // Relay copies between a terminal (in and out) and the near side of a pseudoterminal. It blocks until the far side is closed.
 func Relay(in *os.File, out io.Writer, near *os.File) error {
-	restore, err := Raw(in)
+	restore, err := MakeRaw(in)
 	if err != nil {
 		return err
 	}

@@ -13,23 +13,23 @@ import (
 	"hinit/internal/testkit"
 )
 
-// pair is a pseudo terminal. shown contains the output that a person at the terminal sees.
-type pair struct {
+// ptyPair is a pseudo terminal. shown contains the output that a person at the terminal sees.
+type ptyPair struct {
 	master, slave *os.File
-	shown         *bufio.Reader
+	output        *bufio.Reader
 }
 
-func open(t *testing.T) pair {
+func openPair(t *testing.T) ptyPair {
 	t.Helper()
 	near, far, err := pty.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _, _ = near.Close(), far.Close() })
-	return pair{near, far, bufio.NewReader(near)}
+	return ptyPair{near, far, bufio.NewReader(near)}
 }
 
-func flags(t *testing.T, terminal *os.File) unix.Termios {
+func termios(t *testing.T, terminal *os.File) unix.Termios {
 	t.Helper()
 	state, err := unix.IoctlGetTermios(int(terminal.Fd()), unix.TCGETS)
 	if err != nil {
@@ -40,16 +40,16 @@ func flags(t *testing.T, terminal *os.File) unix.Termios {
 
 // Typed input must arrive once, and a new size must be passed on. At the end, the caller's terminal must have its old settings.
 func TestARelayedTerminalIsOneAndGivesTheCallersBack(t *testing.T) {
-	caller, command := open(t), open(t)
+	caller, command := openPair(t), openPair(t)
 	pty.Resize(caller.master, 90, 33)
-	before := flags(t, caller.slave)
+	before := termios(t, caller.slave)
 	ended := make(chan error, 1)
 	go func() { ended <- pty.Relay(caller.slave, caller.slave, command.master) }()
 	size := func(columns, rows uint16) func() bool {
 		return func() bool { c, r := pty.Size(command.slave); return c == columns && r == rows }
 	}
 	testkit.Until(t, "the command's terminal has the caller's size", size(90, 33))
-	if got := flags(t, caller.slave).Lflag & (unix.ECHO | unix.ISIG | unix.ICANON); got != 0 {
+	if got := termios(t, caller.slave).Lflag & (unix.ECHO | unix.ISIG | unix.ICANON); got != 0 {
 		t.Errorf("the caller's terminal is not raw: %x", got)
 	}
 	pty.Resize(caller.master, 120, 40)
@@ -64,13 +64,13 @@ func TestARelayedTerminalIsOneAndGivesTheCallersBack(t *testing.T) {
 	if line, err := bufio.NewReader(command.slave).ReadString('\n'); err != nil || line != "typed\n" {
 		t.Errorf("the command reads %q (%v)", line, err)
 	}
-	if line, err := caller.shown.ReadString('\n'); err != nil || line != "typed\r\n" { // the command's terminal echoes the input
+	if line, err := caller.output.ReadString('\n'); err != nil || line != "typed\r\n" { // the command's terminal echoes the input
 		t.Errorf("the caller sees %q (%v)", line, err)
 	}
 	if _, err := io.WriteString(command.slave, "answer \x1b[1mbold\x1b[m\n"); err != nil {
 		t.Fatal(err)
 	}
-	if line, err := caller.shown.ReadString('\n'); err != nil || line != "answer \x1b[1mbold\x1b[m\r\n" {
+	if line, err := caller.output.ReadString('\n'); err != nil || line != "answer \x1b[1mbold\x1b[m\r\n" {
 		t.Errorf("the caller sees %q (%v)", line, err)
 	}
 	if err := command.slave.Close(); err != nil {
@@ -79,7 +79,7 @@ func TestARelayedTerminalIsOneAndGivesTheCallersBack(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Errorf("the end of the command is an error: %v", err)
 	}
-	if after := flags(t, caller.slave); after != before {
+	if after := termios(t, caller.slave); after != before {
 		t.Errorf("the caller's terminal is %+v, and was %+v", after, before)
 	}
 }

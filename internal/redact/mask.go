@@ -18,10 +18,10 @@ const minSecretLength = 8
 // Classes of bytes. Each bit of a byte's class says what the byte can begin or belong to. Most bytes have none of the last
 // three bits, so that Hide can skip them quickly.
 const (
-	isWord    = 1 << iota // the byte can be part of a word; no token begins right after it
-	isToken               // a token of a known shape can begin with this byte
-	isLiteral             // a value to hide can begin with this byte
-	isOther               // other text that Hide must examine can begin with this byte
+	kindWord    = 1 << iota // the byte can be part of a word; no token begins right after it
+	kindToken               // a token of a known shape can begin with this byte
+	kindLiteral             // a value to hide can begin with this byte
+	kindOther               // other text that Hide must examine can begin with this byte
 )
 
 // Secrets is an immutable set of values to hide, in addition to tokens of known shapes.
@@ -45,25 +45,25 @@ func NewSecrets(values []string) *Secrets {
 	s := &Secrets{values: []secret{{}}}
 	for c := range s.kinds {
 		if isWordByte(byte(c)) || c == '-' {
-			s.kinds[c] |= isWord
+			s.kinds[c] |= kindWord
 		}
 	}
 	for c, list := range tokenShapes() {
 		if len(list) > 0 {
-			s.kinds[c] |= isToken
+			s.kinds[c] |= kindToken
 		}
 	}
 	for _, c := range `Bb-` {
-		s.kinds[c] |= isToken
+		s.kinds[c] |= kindToken
 	}
 	for _, c := range ":\\\x1b\n" {
-		s.kinds[c] |= isOther
+		s.kinds[c] |= kindOther
 	}
 	for _, v := range slices.Compact(slices.Sorted(slices.Values(values))) {
 		if len(v) < minSecretLength || strings.Contains(v, "\n") {
 			continue
 		}
-		s.kinds[v[0]] |= isLiteral
+		s.kinds[v[0]] |= kindLiteral
 		at := len(s.values) - 1
 		for !strings.HasPrefix(v, s.values[at].text) {
 			at = s.values[at].prefixIndex
@@ -160,9 +160,9 @@ type Masker struct {
 // MaxKeyLines is the maximum number of lines in a private key.
 const MaxKeyLines = 200
 
-// minWork is the number of bytes that Hide compares with secrets even in a short chunk. An agent chooses both its secrets and
-// its lines, and lines with the beginnings of long secrets would use up PID 1's processor time.
-const minWork = 64 << 10
+// minCompareBudget is the number of bytes that Hide compares with secrets even in a short chunk. An agent chooses both its
+// secrets and its lines, and lines with the beginnings of long secrets would use up PID 1's processor time.
+const minCompareBudget = 64 << 10
 
 // Hide returns chunk, which consists of whole lines, with each secret replaced by [Masked]. Without a secret it returns chunk
 // itself, otherwise a copy. The last line may lack its newline; then the result is always a copy. A nil set is empty. If too
@@ -174,7 +174,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	}
 	set = cmp.Or(set, noSecrets())
 	var out []byte
-	last, left := 0, minWork+8*len(chunk)
+	last, left := 0, minCompareBudget+8*len(chunk)
 	cover := func(from, to int) {
 		out = append(append(out, chunk[last:from]...), Masked...)
 		last = to
@@ -184,12 +184,12 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 	for i < len(chunk) {
 		c := chunk[i]
 		kind := set.kinds[c]
-		if kind&(isLiteral|isOther) == 0 && (kind&isToken == 0 || inWord) {
-			inWord = kind&isWord != 0
+		if kind&(kindLiteral|kindOther) == 0 && (kind&kindToken == 0 || inWord) {
+			inWord = kind&kindWord != 0
 			i++
 			continue
 		}
-		if kind&isLiteral != 0 {
+		if kind&kindLiteral != 0 {
 			n, cost := set.match(chunk[i:])
 			if left -= cost; left < 0 {
 				n = bytes.IndexByte(chunk[i:], '\n')
@@ -200,7 +200,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 				continue
 			}
 		}
-		if kind&isToken != 0 && !inWord {
+		if kind&kindToken != 0 && !inWord {
 			if from, to := secretTokenRange(chunk[i:]); to > 0 {
 				cover(i+from, i+to)
 				i, inWord = i+to, true
@@ -212,7 +212,7 @@ func (m *Masker) Hide(chunk []byte, set *Secrets) []byte {
 				continue
 			}
 		}
-		inWord = kind&isWord != 0
+		inWord = kind&kindWord != 0
 		i++
 		switch c {
 		case '\n':
@@ -290,7 +290,7 @@ func telegramTokenRange(s []byte, colon int) (from, to int) {
 	return from, colon + 1 + 35
 }
 
-const keyEnd = "PRIVATE KEY-----"
+const privateKeyEnd = "PRIVATE KEY-----"
 
 // keyHeaderLength returns the length of the header of a private key (RFC 7468) at the beginning of s, or 0.
 func keyHeaderLength(s []byte) int {
@@ -298,11 +298,11 @@ func keyHeaderLength(s []byte) int {
 	if !hasPrefix(s, begin) {
 		return 0
 	}
-	at := bytes.Index(s[:min(len(s), len(begin)+longest)], []byte(keyEnd))
+	at := bytes.Index(s[:min(len(s), len(begin)+longest)], []byte(privateKeyEnd))
 	if at < 0 || bytes.IndexByte(s[:at], '\n') >= 0 {
 		return 0
 	}
-	return at + len(keyEnd)
+	return at + len(privateKeyEnd)
 }
 
 // hideKeyBody hides the part of a private key that follows its header on the same line, where newlines may be escaped. at is
@@ -321,8 +321,8 @@ func (m *Masker) hideKeyBody(chunk []byte, at int, cover func(from, to int)) int
 	return at + n
 }
 
-// stampLen is the length of the time before each line of hinit's log files, with the two spaces after it.
-const stampLen = len("2006-01-02 15:04:05.000000000  ")
+// timestampLen is the length of the time before each line of hinit's log files, with the two spaces after it.
+const timestampLen = len("2006-01-02 15:04:05.000000000  ")
 
 // hideKeyLines hides the line at position at and the lines after it as long as they belong to a private key. It returns the
 // position of the first line that does not. Lines of other output may come between the lines of a key, so only the footer ends
@@ -331,8 +331,8 @@ func (m *Masker) hideKeyLines(chunk []byte, at int, cover func(from, to int)) in
 	for m.KeyLinesLeft > 0 && at < len(chunk) {
 		m.KeyLinesLeft--
 		from, end := at, at+bytes.IndexByte(chunk[at:], '\n')
-		if end-at >= stampLen && string(chunk[at+stampLen-2:at+stampLen]) == "  " {
-			from += stampLen
+		if end-at >= timestampLen && string(chunk[at+timestampLen-2:at+timestampLen]) == "  " {
+			from += timestampLen
 		}
 		line := bytes.TrimSpace(chunk[from:end])
 		switch {

@@ -18,8 +18,8 @@ import (
 	"hinit/internal/redact"
 )
 
-// letters returns text that looks like a token, the same for the same seed.
-func letters(seed uint64, alphabet string, n int) string {
+// randomToken returns text that looks like a token, the same for the same seed.
+func randomToken(seed uint64, alphabet string, n int) string {
 	r := rand.New(rand.NewPCG(seed, 1))
 	b := make([]byte, n)
 	for i := range b {
@@ -29,34 +29,34 @@ func letters(seed uint64, alphabet string, n int) string {
 }
 
 const (
-	base62 = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-	hexes  = "0123456789abcdef"
+	base62    = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+	hexDigits = "0123456789abcdef"
 )
 
-// tokens generates the tokens, so that no file of this repository contains text that looks like a secret.
-func tokens() map[string]string {
-	jws := "eyJ" + letters(1, base62, 33) + ".eyJ" + letters(2, base62, 70) + "." + letters(3, base62+"-_", 43)
+// sampleTokens generates the tokens, so that no file of this repository contains text that looks like a secret.
+func sampleTokens() map[string]string {
+	jws := "eyJ" + randomToken(1, base62, 33) + ".eyJ" + randomToken(2, base62, 70) + "." + randomToken(3, base62+"-_", 43)
 	return map[string]string{
-		"openai": "sk-" + letters(4, base62, 48), "project": "sk-proj-" + letters(5, base62, 60) + "-" + letters(6, base62+"_", 60),
-		"anthropic": "sk-ant-api03-" + letters(7, base62, 90) + "AA", "router": "sk-or-v1-" + letters(8, hexes, 64),
-		"github": "ghp_" + letters(9, base62, 36), "server": "ghs_" + letters(10, base62, 36),
-		"fine":      "github_pat_" + letters(11, base62, 22) + "_" + letters(12, base62, 59),
-		"slack bot": "xoxb-" + letters(13, "0123456789", 12) + "-" + letters(14, "0123456789", 13) + "-" + letters(15, base62, 24),
-		"slack app": "xapp-1-A" + letters(16, "0123456789ABCDEF", 10) + "-" + letters(17, hexes, 64),
-		"aws":       "AKIA" + letters(18, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", 16), "google": "AIza" + letters(19, base62+"-_", 35),
-		"face": "hf_" + letters(20, base62, 34), "groq": "gsk_" + letters(21, base62, 52), "gitlab": "glpat-" + letters(22, base62, 20),
-		"jwt": jws, "telegram": "123456789:AA" + letters(23, base62+"-_", 33), "stripe": "sk_live_" + letters(24, base62, 24),
-		"mail": "SG." + letters(25, base62, 22) + "." + letters(26, base62, 43), "npm": "npm_" + letters(27, base62, 36),
+		"openai": "sk-" + randomToken(4, base62, 48), "project": "sk-proj-" + randomToken(5, base62, 60) + "-" + randomToken(6, base62+"_", 60),
+		"anthropic": "sk-ant-api03-" + randomToken(7, base62, 90) + "AA", "router": "sk-or-v1-" + randomToken(8, hexDigits, 64),
+		"github": "ghp_" + randomToken(9, base62, 36), "server": "ghs_" + randomToken(10, base62, 36),
+		"fine":      "github_pat_" + randomToken(11, base62, 22) + "_" + randomToken(12, base62, 59),
+		"slack bot": "xoxb-" + randomToken(13, "0123456789", 12) + "-" + randomToken(14, "0123456789", 13) + "-" + randomToken(15, base62, 24),
+		"slack app": "xapp-1-A" + randomToken(16, "0123456789ABCDEF", 10) + "-" + randomToken(17, hexDigits, 64),
+		"aws":       "AKIA" + randomToken(18, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", 16), "google": "AIza" + randomToken(19, base62+"-_", 35),
+		"face": "hf_" + randomToken(20, base62, 34), "groq": "gsk_" + randomToken(21, base62, 52), "gitlab": "glpat-" + randomToken(22, base62, 20),
+		"jwt": jws, "telegram": "123456789:AA" + randomToken(23, base62+"-_", 33), "stripe": "sk_live_" + randomToken(24, base62, 24),
+		"mail": "SG." + randomToken(25, base62, 22) + "." + randomToken(26, base62, 43), "npm": "npm_" + randomToken(27, base62, 36),
 	}
 }
 
-func hidden(text string, values ...string) string {
+func hideSecrets(text string, values ...string) string {
 	var m redact.Masker
 	return string(m.Hide([]byte(text), redact.NewSecrets(values)))
 }
 
 func TestTokensAreHidden(t *testing.T) {
-	for name, token := range tokens() {
+	for name, token := range sampleTokens() {
 		for _, around := range []string{
 			"%s\n", "key=%s\n", `{"api_key":"%s","n":1}` + "\n", "export KEY='%s'; run\n", "a %s, and more\n", "https://h/p?token=%s&x=1\n",
 			`"text":"first\n%s\nlast"` + "\n", "\x1b[31m%s\x1b[0m\n", "before\n%s\nafter\n", "(%s)\n", "%s.\n", "%s %[1]s\n",
@@ -65,26 +65,26 @@ func TestTokensAreHidden(t *testing.T) {
 			if token[:3] == "SG." && strings.HasPrefix(around, "%s.") || around == "" {
 				continue
 			}
-			got := hidden(text)
+			got := hideSecrets(text)
 			if strings.Contains(got, token) || strings.Count(got, redact.Masked) != strings.Count(text, token) ||
 				strings.ReplaceAll(text, token, redact.Masked) != got {
 				t.Errorf("%s: %q became %q", name, text, got)
 			}
 		}
 	}
-	bearer := letters(30, base62, 32)
+	bearer := randomToken(30, base62, 32)
 	for _, word := range []string{"Bearer", "bearer", "BEARER"} {
-		if got, want := hidden("Authorization: "+word+" "+bearer+"\n"), "Authorization: "+word+" ***\n"; got != want {
+		if got, want := hideSecrets("Authorization: "+word+" "+bearer+"\n"), "Authorization: "+word+" ***\n"; got != want {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	}
-	if got, want := hidden("GET https://api.telegram.org/bot"+tokens()["telegram"]+"/getMe 200\n"), "GET https://api.telegram.org/bot***/getMe 200\n"; got != want {
+	if got, want := hideSecrets("GET https://api.telegram.org/bot"+sampleTokens()["telegram"]+"/getMe 200\n"), "GET https://api.telegram.org/bot***/getMe 200\n"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
 func TestPrivateKeysAreHidden(t *testing.T) {
-	line := letters(31, base62+"+/", 64)
+	line := randomToken(31, base62+"+/", 64)
 	key := "-----BEGIN RSA PRIVATE KEY-----\n" + line + "\n" + line + "\r\nshort==\n-----END RSA PRIVATE KEY-----\nnext line\n"
 	want := "-----BEGIN RSA PRIVATE KEY-----\n***\n***\r\n***\n-----END RSA PRIVATE KEY-----\nnext line\n"
 	var m redact.Masker
@@ -92,26 +92,26 @@ func TestPrivateKeysAreHidden(t *testing.T) {
 	for part := range strings.Lines(key) { // one line in each call, to check that the masker remembers the key
 		got += string(m.Hide([]byte(part), nil))
 	}
-	if got != want || hidden(key) != want {
-		t.Errorf("got %q and %q, want %q", got, hidden(key), want)
+	if got != want || hideSecrets(key) != want {
+		t.Errorf("got %q and %q, want %q", got, hideSecrets(key), want)
 	}
 	escaped := `{"key":"-----BEGIN PRIVATE KEY-----\n` + line + `\n` + line + `\n-----END PRIVATE KEY-----\n"}` + "\n"
-	if got := hidden(escaped); strings.Contains(got, line[:20]) || !strings.HasSuffix(got, `-----END PRIVATE KEY-----\n"}`+"\n") {
+	if got := hideSecrets(escaped); strings.Contains(got, line[:20]) || !strings.HasSuffix(got, `-----END PRIVATE KEY-----\n"}`+"\n") {
 		t.Errorf("got %q", got)
 	}
 	for _, text := range []string{
 		"it begins with -----BEGIN PRIVATE KEY----- and so on\nnext\n",
 		"-----BEGIN CERTIFICATE-----\n" + line + "\n-----END CERTIFICATE-----\n",
 	} {
-		if got := hidden(text); got != text {
+		if got := hideSecrets(text); got != text {
 			t.Errorf("%q became %q", text, got)
 		}
 	}
 }
 
 func TestAKeyBetweenOtherOutputWasPartlyShown(t *testing.T) {
-	line := letters(34, base62+"+/", 64)
-	other := "INFO: another thread has " + "gh" + "p_" + letters(35, base62, 36) + "\n"
+	line := randomToken(34, base62+"+/", 64)
+	other := "INFO: another thread has " + "gh" + "p_" + randomToken(35, base62, 36) + "\n"
 	key := "-----BEGIN PRIVATE KEY-----\n" + other + line + "\n" + other + other + line + "\n" + line[:8] + "\n" + other + "-----END PRIVATE KEY-----\n" + line + "\n"
 	masked := "INFO: another thread has ***\n"
 	want := "-----BEGIN PRIVATE KEY-----\n" + masked + "***\n" + masked + masked + "***\n***\n" + masked + "-----END PRIVATE KEY-----\n" + line + "\n"
@@ -120,18 +120,18 @@ func TestAKeyBetweenOtherOutputWasPartlyShown(t *testing.T) {
 	for part := range strings.Lines(key) {
 		got += string(m.Hide([]byte(part), nil))
 	}
-	if got != want || hidden(key) != want {
-		t.Errorf("got %q and %q, want %q", got, hidden(key), want)
+	if got != want || hideSecrets(key) != want {
+		t.Errorf("got %q and %q, want %q", got, hideSecrets(key), want)
 	}
 	endless := "-----BEGIN PRIVATE KEY-----\n" + strings.Repeat("some text\n", redact.MaxKeyLines) + line + "\n"
-	if got := hidden(endless); got != endless {
+	if got := hideSecrets(endless); got != endless {
 		t.Error("a line long after a header without a footer is hidden")
 	}
 }
 
 // Hide must mask a key in text without a newline at its end, such as an argument of a command, without a panic.
 func TestAKeyInATextOfAnyLengthIsHidden(t *testing.T) {
-	line := letters(32, base62+"+/", 64)
+	line := randomToken(32, base62+"+/", 64)
 	key := "-----BEGIN PRIVATE KEY-----\n" + line + "\nshort==\n-----END PRIVATE KEY-----"
 	for n := range len(key) + 1 {
 		got := redact.HideText(key[:n])
@@ -150,7 +150,7 @@ func TestGivenValuesAreHidden(t *testing.T) {
 		"user:hunter2hunter2@host\n": "user:***@host\n", "xhunter2hunter2x\n": "x***x\n", "hunter2hunter2-and-more\n": "***\n",
 		"short and long\n": "short and long\n", "p@ss w0rd!p@ss w0rd!\n": "******\n", "hunter2hunter\n2\n": "hunter2hunter\n2\n",
 	} {
-		if got := hidden(text, values...); got != want {
+		if got := hideSecrets(text, values...); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
@@ -164,8 +164,8 @@ func goroot(t testing.TB) string {
 	return strings.TrimSpace(string(out))
 }
 
-// ordinary is text without secrets: the source of Go, and usual content of logs.
-func ordinary(t testing.TB) []byte {
+// ordinaryText is text without secrets: the source of Go, and usual content of logs.
+func ordinaryText(t testing.TB) []byte {
 	var b bytes.Buffer
 	root := filepath.Join(goroot(t), "src")
 	for _, dir := range []string{"net/http", "runtime", "encoding", "os", "strings", "go/parser", "regexp", "archive"} {
@@ -206,7 +206,7 @@ func ordinary(t testing.TB) []byte {
 }
 
 func TestOrdinaryTextIsNotHidden(t *testing.T) {
-	text := ordinary(t)
+	text := ordinaryText(t)
 	if len(text) < 10<<20 {
 		t.Errorf("%d bytes are too few to prove anything", len(text))
 	}
@@ -224,9 +224,9 @@ func TestOrdinaryTextIsNotHidden(t *testing.T) {
 }
 
 func FuzzMask(f *testing.F) {
-	f.Add("sk-"+letters(4, base62, 48)+"\n-----BEGIN PRIVATE KEY-----", "abcdefgh", 3)
+	f.Add("sk-"+randomToken(4, base62, 48)+"\n-----BEGIN PRIVATE KEY-----", "abcdefgh", 3)
 	f.Add("-----BEGIN PRIVATE KEY-----\nabcd\n\n-----END", "abcdefgh", 40)
-	f.Add("12345678:AA"+letters(23, base62, 33)+"\x1b[\\n\\", ":AA", 1)
+	f.Add("12345678:AA"+randomToken(23, base62, 33)+"\x1b[\\n\\", ":AA", 1)
 	f.Fuzz(func(t *testing.T, text, value string, cut int) {
 		text += "\n"
 		set := redact.NewSecrets([]string{value})
@@ -236,7 +236,7 @@ func FuzzMask(f *testing.F) {
 			t.Fatalf("%q became %q", text, got)
 		}
 		if len(value) >= 8 && !strings.Contains(value, "*") && !strings.Contains(value, "\n") &&
-			strings.Contains(got, value) && !strings.Contains(text, "KEY-----") && len(tokensIn(got)) == 0 {
+			strings.Contains(got, value) && !strings.Contains(text, "KEY-----") && len(splitAtMasked(got)) == 0 {
 			t.Fatalf("%q still has %q", got, value)
 		}
 		// The division of the lines into batches must not matter.
@@ -251,13 +251,13 @@ func FuzzMask(f *testing.F) {
 	})
 }
 
-func tokensIn(text string) []string { return strings.Split(text, redact.Masked)[1:] }
+func splitAtMasked(text string) []string { return strings.Split(text, redact.Masked)[1:] }
 
 // BenchmarkMask measures the cost for each byte, which the page on the log path states.
 func BenchmarkMask(b *testing.B) {
 	set := redact.NewSecrets([]string{"hunter2hunter2", "a passphrase of many words"})
 	var secret []string
-	for _, token := range tokens() {
+	for _, token := range sampleTokens() {
 		secret = append(secret, token)
 	}
 	slices.Sort(secret)
@@ -265,7 +265,7 @@ func BenchmarkMask(b *testing.B) {
 		name string
 		text []byte
 	}{
-		{"the text of this repository", ordinary(b)},
+		{"the text of this repository", ordinaryText(b)},
 		{"one letter", bytes.Repeat(append(bytes.Repeat([]byte{'x'}, 99), '\n'), 10_000)},
 		{"lines of a log", bytes.Repeat([]byte("2026-11-21 05:00:01,123 INFO gateway.session: message 48213 from 77120054 handled in 1.284s tokens=1893 model=large-4\n"), 10_000)},
 		{"lines of JSON", bytes.Repeat([]byte(`{"level":"info","ts":"2026-11-21T05:00:01.123Z","logger":"gateway","msg":"handled","chat":77120054,"ms":1284}`+"\n"), 10_000)},
@@ -360,19 +360,19 @@ func BenchmarkSecretsThatBeginAlike(b *testing.B) {
 // A private key in a log file must be masked, although each of its lines begins with a time. The page, the forwarder and the
 // support bundle read such files, and would show the key.
 func TestAPrivateKeyInALogFileWasShown(t *testing.T) {
-	line := letters(33, base62+"+/", 64)
+	line := randomToken(33, base62+"+/", 64)
 	text := ""
 	for i, part := range []string{"-----BEGIN EC PRIVATE KEY-----", line, "", "  " + line + "\r", line[:6] + "==", "-----END EC PRIVATE KEY-----", line} {
 		text += fmt.Sprintf("2026-01-02 03:04:05.12345678%d  %s\n", i, part)
 	}
 	want := strings.Replace(strings.ReplaceAll(text, line, redact.Masked), line[:6]+"==", redact.Masked, 1)
 	want = strings.TrimSuffix(want, redact.Masked+"\n") + line + "\n"
-	if got := hidden(text); got != want {
+	if got := hideSecrets(text); got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	for _, stamp := range []string{"2026-01-02 03:04:05.12345678  ", "2026-01-02 03:04:05.123456789 "} {
 		text := "-----BEGIN PRIVATE KEY-----\n" + stamp + line + "\n"
-		if got := hidden(text); got != text {
+		if got := hideSecrets(text); got != text {
 			t.Errorf("%q became %q", text, got)
 		}
 	}

@@ -16,9 +16,9 @@ const Hidden = "********"
 
 var (
 	// A variable is secret if its name contains one of these parts anywhere.
-	secretParts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "COOKIE"}
+	secretNameParts = []string{"KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD", "PASSPHRASE", "CREDENTIAL", "AUTHORIZATION", "COOKIE"}
 	// A variable is also secret if one of these is a whole word of its name, between underscores. So COMPASS is not secret.
-	secretWords = []string{"PASS", "PW", "PWD", "PSWD", "PAT"}
+	secretNameWords = []string{"PASS", "PW", "PWD", "PSWD", "PAT"}
 	// A variable with one of these suffixes is not secret: its value is a place or a size.
 	harmlessSuffixes = []string{"_URL", "_FILE", "_PATH", "_DIR", "_HOST", "_PORT", "_TTL", "_TIMEOUT", "_LIMIT", "_NAME", "TOKENS"}
 )
@@ -29,12 +29,12 @@ func IsSecretName(name string) bool {
 	if slices.ContainsFunc(harmlessSuffixes, func(end string) bool { return strings.HasSuffix(name, end) }) {
 		return false
 	}
-	if slices.ContainsFunc(secretParts, func(part string) bool { return strings.Contains(name, part) }) {
+	if slices.ContainsFunc(secretNameParts, func(part string) bool { return strings.Contains(name, part) }) {
 		return true
 	}
 	// Don't use strings.Split here: an agent may choose a name of a megabyte.
 	return name == "PASS" || strings.Contains(name, "_") &&
-		slices.ContainsFunc(secretWords, func(word string) bool { return strings.Contains("_"+name+"_", "_"+word+"_") })
+		slices.ContainsFunc(secretNameWords, func(word string) bool { return strings.Contains("_"+name+"_", "_"+word+"_") })
 }
 
 // SecretPart returns the secret part of a variable's value: the whole value, the password in a URL, or "".

@@ -22,14 +22,14 @@ func openProgram(path string) (*os.File, error) {
 	defer self.Close()
 	f := os.NewFile(uintptr(fd), path)
 	info, err := f.Stat()
-	machine := machineOf(f)
+	machine := elfMachine(f)
 	switch {
 	case err != nil:
 	case doubt != nil:
 		err = fmt.Errorf("others could put their own program in the place of %q: %s", path, doubt)
 	case info.Mode().Perm()&0o100 == 0:
 		err = fmt.Errorf("%q is not an executable file", path)
-	case machine == nil || !bytes.Equal(machine, machineOf(self)):
+	case machine == nil || !bytes.Equal(machine, elfMachine(self)):
 		err = fmt.Errorf("%q is no program for this machine", path)
 	default:
 		return f, nil
@@ -38,8 +38,8 @@ func openProgram(path string) (*os.File, error) {
 	return nil, err
 }
 
-// machineOf returns the class, byte order and machine in the ELF header of a program (elf(5)), or nil without such a header.
-func machineOf(f *os.File) []byte {
+// elfMachine returns the class, byte order and machine in the ELF header of a program (elf(5)), or nil without such a header.
+func elfMachine(f *os.File) []byte {
 	var header [20]byte
 	if _, err := f.ReadAt(header[:], 0); err != nil || string(header[:4]) != "\x7fELF" {
 		return nil

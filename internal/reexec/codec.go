@@ -29,10 +29,10 @@ import (
 // An open file is encoded as its descriptor number, which stays the same across execve(2). Decode returns the same *os.File for
 // every occurrence of a number.
 type Codec struct {
-	now         time.Time
-	mono        int64 // CLOCK_MONOTONIC in nanoseconds at the time now
-	descriptors []int
-	files       map[int]*os.File
+	now          time.Time
+	nowMonotonic int64 // CLOCK_MONOTONIC in nanoseconds at the time now
+	descriptors  []int
+	files        map[int]*os.File
 }
 
 // NewCodec returns a codec that uses the present as the reference for times.
@@ -43,7 +43,7 @@ func NewCodec() *Codec {
 		before := monotonic()
 		now := time.Now()
 		if took := monotonic() - before; took < best {
-			c.now, c.mono, best = now, before+took/2, took
+			c.now, c.nowMonotonic, best = now, before+took/2, took
 		}
 	}
 	return c
@@ -228,7 +228,7 @@ func (c *Codec) encodeTime(t time.Time) any {
 	}
 	m := encodedTime{Wall: t.UnixNano()}
 	if t != t.Round(0) { // != also compares the monotonic reading, unlike Equal
-		m.Mono = c.mono + int64(t.Sub(c.now))
+		m.Mono = c.nowMonotonic + int64(t.Sub(c.now))
 	}
 	return m
 }
@@ -338,5 +338,5 @@ func (c *Codec) decodeTime(m encodedTime) time.Time {
 	if m.Mono == 0 {
 		return time.Unix(0, m.Wall)
 	}
-	return c.now.Add(time.Duration(m.Mono - c.mono))
+	return c.now.Add(time.Duration(m.Mono - c.nowMonotonic))
 }

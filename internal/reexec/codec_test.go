@@ -17,24 +17,24 @@ type inner struct {
 }
 
 type outer struct {
-	Name    string
-	raw     string
-	on      bool
-	n       uint64
-	d       time.Duration
-	f       float64
-	at      time.Time
-	never   time.Time //nolint:unused // this field stays zero, but reflection finds it
-	list    []inner
-	none    []int //nolint:unused // this field stays nil
-	p       *inner
-	nothing *inner //nolint:unused // this field stays nil
-	m       map[inner2]uint64
-	bytes   []byte
-	arr     [2]int64
-	fn      func() `reexec:"-"` //nolint:unused // can't be handed over
-	renamed int    `reexec:"another"`
-	tagged  tagged `reexec:",json"`
+	Name       string
+	raw        string
+	flag       bool
+	number     uint64
+	duration   time.Duration
+	float      float64
+	timestamp  time.Time
+	zeroTime   time.Time //nolint:unused // this field stays zero, but reflection finds it
+	list       []inner
+	nilSlice   []int //nolint:unused // this field stays nil
+	pointer    *inner
+	nilPointer *inner //nolint:unused // this field stays nil
+	structMap  map[mapKey]uint64
+	bytes      []byte
+	array      [2]int64
+	function   func() `reexec:"-"` //nolint:unused // can't be handed over
+	renamed    int    `reexec:"another"`
+	tagged     tagged `reexec:",json"`
 	embedded
 	inner `reexec:"inner"`
 }
@@ -45,22 +45,22 @@ type tagged struct {
 	Name string `json:"called"`
 }
 
-type inner2 struct {
+type mapKey struct {
 	pid   int
 	start uint64
 }
 
-func sample() outer {
+func sampleState() outer {
 	return outer{
-		Name: "gateway-\"ä\"", raw: "\xff\x00x", on: true, n: math.MaxUint64, d: -3 * time.Second, f: 0.1,
-		at: time.Now().Add(time.Hour), list: []inner{{-3, []string{"a", ""}}, {}}, p: &inner{A: 7},
-		m: map[inner2]uint64{{1, 2}: 3, {4, math.MaxUint64}: 5}, bytes: []byte{0, 1, 255}, arr: [2]int64{math.MinInt64, 2},
+		Name: "gateway-\"ä\"", raw: "\xff\x00x", flag: true, number: math.MaxUint64, duration: -3 * time.Second, float: 0.1,
+		timestamp: time.Now().Add(time.Hour), list: []inner{{-3, []string{"a", ""}}, {}}, pointer: &inner{A: 7},
+		structMap: map[mapKey]uint64{{1, 2}: 3, {4, math.MaxUint64}: 5}, bytes: []byte{0, 1, 255}, array: [2]int64{math.MinInt64, 2},
 		renamed: 4, tagged: tagged{"x"}, embedded: embedded{5}, inner: inner{A: 6},
 	}
 }
 
 func TestEverythingComesBack(t *testing.T) {
-	want := sample()
+	want := sampleState()
 	data, err := NewCodec().Encode(&want)
 	if err != nil {
 		t.Fatal(err)
@@ -69,13 +69,13 @@ func TestEverythingComesBack(t *testing.T) {
 	if err := NewCodec().Decode(data, &got); err != nil {
 		t.Fatal(err)
 	}
-	if d := got.at.Sub(want.at); d.Abs() > time.Millisecond {
+	if d := got.timestamp.Sub(want.timestamp); d.Abs() > time.Millisecond {
 		t.Errorf("a deadline moved by %v", d)
 	}
-	if time.Until(got.at) != got.at.Sub(time.Now().Round(0)) && !strings.Contains(got.at.String(), "m=") {
+	if time.Until(got.timestamp) != got.timestamp.Sub(time.Now().Round(0)) && !strings.Contains(got.timestamp.String(), "m=") {
 		t.Error("a deadline has lost its place on the monotonic clock")
 	}
-	got.at = want.at
+	got.timestamp = want.timestamp
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -90,7 +90,7 @@ func TestDeadlinesDoNotFollowTheWallClock(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The new process sees the wall clock a year ahead, and the monotonic clock three seconds ahead.
-	later := &Codec{now: old.now.Add(3 * time.Second), mono: old.mono + int64(3*time.Second)}
+	later := &Codec{now: old.now.Add(3 * time.Second), nowMonotonic: old.nowMonotonic + int64(3*time.Second)}
 	var got time.Time
 	if err := later.Decode(data, &got); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestTagsSayWhatIsOnTheWire(t *testing.T) {
 	o := struct {
 		outer
 		file, noFile *os.File
-	}{sample(), os.Stdout, nil}
+	}{sampleState(), os.Stdout, nil}
 	data, err := NewCodec().Encode(&o)
 	if err != nil {
 		t.Fatal(err)
@@ -152,7 +152,7 @@ func TestTagsSayWhatIsOnTheWire(t *testing.T) {
 	}
 	got := []any{wire["another"], wire["inside"], wire["tagged"], wire["inner"], wire["file"], wire["noFile"]}
 	want := []any{4.0, 5.0, map[string]any{"called": "x"}, map[string]any{"A": 6.0, "b": nil}, 1.0, -1.0}
-	if _, there := wire["fn"]; there || !reflect.DeepEqual(got, want) {
+	if _, there := wire["function"]; there || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 }
@@ -194,7 +194,7 @@ func TestADescriptorIsOneFile(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	o := sample()
+	o := sampleState()
 	data, err := NewCodec().Encode(&o)
 	if err != nil {
 		f.Fatal(err)

@@ -44,10 +44,10 @@ type Program struct {
 	// program. But the Go runtime unblocks SIGHUP, SIGINT, SIGQUIT and SIGTERM early (runtime, blockableSig). These four are lost
 	// for about a millisecond, until the new program handles them.
 	Signals []syscall.Signal
-	// TakeUnhandled returns the signals that this program has received and not handled. Execute calls it as late as possible,
-	// and the new program gets them from TakeState.
-	TakeUnhandled func() []syscall.Signal
-	Unhandled     []syscall.Signal // after a failure of Execute, the signals that TakeUnhandled has returned
+	// TakeUnhandledSignals returns the signals that this program has received and not handled. Execute calls it as late as
+	// possible, and the new program gets them from TakeState.
+	TakeUnhandledSignals func() []syscall.Signal
+	Unhandled            []syscall.Signal // after a failure of Execute, the signals that TakeUnhandledSignals has returned
 }
 
 // Execute executes the program. It returns only after a failure. No other goroutine may start a process meanwhile, because the
@@ -131,7 +131,7 @@ func (p *Program) makeMemory() (*os.File, error) {
 
 // sealMemory writes the last part of the envelope, and makes the file immutable. signalsLost is the value of SignalsLostSince.
 func (p *Program) sealMemory(memory *os.File, signalsLost int64) error {
-	p.Unhandled = p.TakeUnhandled()
+	p.Unhandled = p.TakeUnhandledSignals()
 	end, err := json.Marshal(p.Unhandled)
 	if err == nil {
 		_, err = fmt.Fprintf(memory, `,"signals":%s,"deaf":%d}`, end, signalsLost)

@@ -28,25 +28,25 @@ func TestMain(m *testing.M) {
 		testkit.IsolateProcess()
 		os.Exit(m.Run())
 	}
-	if err := image(); err != nil {
+	if err := runProgramInTurn(); err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
 	}
 }
 
-// state is the state for the next program.
-type state struct {
+// programState is the state for the next program.
+type programState struct {
 	Generation int
 	Pipe       int
 }
 
-// image is one of the programs that the process executes in turn. Each writes into a pipe from the first, sends itself signals
-// while they have no handler, and executes the next. The third reads the pipe.
-func image() error {
+// runProgramInTurn is one of the programs that the process executes in turn. Each writes into a pipe from the first, sends itself
+// signals while they have no handler, and executes the next. The third reads the pipe.
+func runProgramInTurn() error {
 	usr1, term := make(chan os.Signal, 1), make(chan os.Signal, 1)
 	signal.Notify(usr1, syscall.SIGUSR1)
 	signal.Notify(term, syscall.SIGTERM)
-	var s state
+	var s programState
 	taken, err := reexec.TakeState()
 	switch {
 	case errors.Is(err, reexec.ErrNoState):
@@ -82,13 +82,13 @@ func image() error {
 	}
 	p := reexec.Program{
 		Path: "/nowhere", Argv: os.Args, Env: os.Environ(), OpenDescriptors: []int{r, w}, State: data, Signals: []syscall.Signal{syscall.SIGTERM, syscall.SIGUSR1},
-		TakeUnhandled: func() []syscall.Signal { return []syscall.Signal{syscall.SIGHUP} },
+		TakeUnhandledSignals: func() []syscall.Signal { return []syscall.Signal{syscall.SIGHUP} },
 	}
 	fmt.Println("refused:", p.Execute())
 	_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
 	fmt.Println("afterwards:", <-term)
 	p.Path = "/proc/self/exe"
-	p.TakeUnhandled = func() []syscall.Signal {
+	p.TakeUnhandledSignals = func() []syscall.Signal {
 		signal.Stop(usr1) // the signal stays pending from here on, because every thread blocks it
 		_ = syscall.Kill(os.Getpid(), syscall.SIGUSR1)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGTERM)
@@ -102,7 +102,7 @@ func TestProcessBecomesAnotherImage(t *testing.T) {
 	cmd.Env = append(os.Environ(), roleVar+"=1")
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := startBlocked(cmd); err != nil {
+	if err := startWithBlockedSignals(cmd); err != nil {
 		t.Fatal(err)
 	}
 	if err := cmd.Wait(); err != nil {
@@ -125,7 +125,7 @@ func TestProcessBecomesAnotherImage(t *testing.T) {
 	}
 }
 
-func startBlocked(cmd *exec.Cmd) error {
+func startWithBlockedSignals(cmd *exec.Cmd) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var block, old unix.Sigset_t

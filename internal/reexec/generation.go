@@ -22,9 +22,9 @@ import (
 	"hinit/internal/version"
 )
 
-// Format is the version of the encoded state. It changes when another version of hinit would misunderstand the state. A new
+// StateFormat is the version of the encoded state. It changes when another version of hinit would misunderstand the state. A new
 // key alone does not change it.
-const Format = 3
+const StateFormat = 3
 
 // SelfExe leads to the program of this process, even after its file was replaced or removed.
 const SelfExe = "/proc/self/exe"
@@ -34,8 +34,8 @@ type Host interface {
 	// LockConfig locks the configuration of the container until the call of release. It waits for the end of a change, until
 	// ctx ends. The error says why no re-execution is possible now.
 	LockConfig(ctx context.Context) (release func(), err error)
-	// Try runs a program as a child, and returns its exit code and the last line of its output.
-	Try(ctx context.Context, path string, argv ...string) (code int, answer string, err error)
+	// TryProgram runs a program as a child, and returns its exit code and the last line of its output.
+	TryProgram(ctx context.Context, path string, argv ...string) (code int, answer string, err error)
 	// Quiesce waits for operations that must not be interrupted. Until wake is called, no new operation begins. wake is never
 	// nil. After a fault, Quiesce ignores errors and returns nil.
 	Quiesce(afterPanic bool) (wake func(), err error)
@@ -45,7 +45,8 @@ type Host interface {
 	// caller calls thaw, which is never nil. The supervisor's goroutine calls HandOver: through RunInLoop, or after a panic of
 	// the supervisor. afterPanic means that a panic is the cause.
 	HandOver(past PastGenerations, afterPanic bool) (state any, thaw func(), err error)
-	// TakePending removes and returns the signals that have arrived and were not handled. PutBack queues such signals again.
+	// TakePending removes and returns the signals that have arrived and were not handled. PutBack queues such signals
+	// again.
 	TakePending() []syscall.Signal
 	PutBack(late []syscall.Signal)
 	// LastEvents returns the last events of the history as text, for the report of a fault.
@@ -71,19 +72,19 @@ type PastGenerations struct {
 // Generation is the time in which this process runs one program: until the next re-execution. Any goroutine may call its
 // methods.
 type Generation struct {
-	Number  int
-	Version string // version of this program
-	Exe     string // path of hinit's binary
-	ID      string // identity of the file Exe at the start of this program, see [FileID]
-	host    Host
-	signals []syscall.Signal
-	faults  atomic.Value // times of the faults of the last minute that caused a re-execution: a []time.Time
+	Number       int
+	Version      string // version of this program
+	Exe          string // path of hinit's binary
+	ID           string // identity of the file Exe at the start of this program, see [FileID]
+	host         Host
+	signals      []syscall.Signal
+	recentFaults atomic.Value // times of the faults of the last minute that caused a re-execution: a []time.Time
 
 	bootDone       atomic.Bool  // the boot has ended, so there is a state to hand over
 	requestRunning atomic.Bool  // a requested re-execution is under way
 	handlingFault  atomic.Bool  // a fault is being handled
 	shuttingDown   atomic.Bool  // the container is shutting down because of a fault
-	refused        atomic.Value // why the last requested re-execution failed: a string
+	refusalReason  atomic.Value // why the last requested re-execution failed: a string
 }
 
 // FirstGeneration returns the first Generation of a container. signals are the signals that host handles.
@@ -95,19 +96,19 @@ func FirstGeneration(host Host, signals []syscall.Signal) *Generation {
 // SetPast makes g the successor of the Generation that handed over past.
 func (g *Generation) SetPast(past PastGenerations) {
 	g.Number, g.Exe = past.Number+1, past.Exe
-	g.faults.Store(past.Faults)
+	g.recentFaults.Store(past.Faults)
 	g.MarkBootDone()
 }
 
 // DecodeState decodes taken.State into the variable to which state points. past must point to the field of that variable with
-// the PastGenerations. An error means, for example, that the old program has another Format. DecodeState also gives the
+// the PastGenerations. An error means, for example, that the old program has another StateFormat. DecodeState also gives the
 // process its old name.
 func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
 	if err := NewCodec().Decode(taken.State, state); err != nil {
 		return err
 	}
-	if past.Format != Format {
-		return fmt.Errorf("it speaks format %d of the handover and this one %d", past.Format, Format)
+	if past.Format != StateFormat {
+		return fmt.Errorf("it speaks format %d of the handover and this one %d", past.Format, StateFormat)
 	}
 	_ = os.WriteFile("/proc/self/comm", []byte(past.Comm), 0) // execve has replaced the name by the name of the executed link
 	return nil
@@ -130,7 +131,7 @@ func (g *Generation) Failed() bool { return g.shuttingDown.Load() }
 
 // Refusal says why the last requested re-execution failed; "" without a failure.
 func (g *Generation) Refusal() string {
-	reason, _ := g.refused.Load().(string)
+	reason, _ := g.refusalReason.Load().(string)
 	return reason
 }
 
@@ -159,7 +160,7 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 		g.requestRunning.Store(false)
 		return 0, err
 	}
-	g.refused.Store("")
+	g.refusalReason.Store("")
 	guard.Go("re-executing", func() {
 		defer g.requestRunning.Store(false)
 		defer release()
@@ -170,7 +171,7 @@ func (g *Generation) Request(ctx context.Context, binary string) (number int, er
 			_, err = g.replaceProgram(path, fmt.Sprintf("asked to (from %s)", version.Get()), false)
 		}
 		err = fmt.Errorf("%q: %w", binary, err)
-		g.refused.Store(err.Error())
+		g.refusalReason.Store(err.Error())
 		g.host.Say(fmt.Sprintf("[hinit] cannot become another image: %v; the old program continues", err))
 	})
 	return g.Number, nil
@@ -185,11 +186,11 @@ func (g *Generation) checkHandover(path string) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), tryTimeout)
 	defer cancel()
-	switch code, answer, err := g.host.Try(ctx, path, "hinit", "version", "--handover"); {
+	switch code, answer, err := g.host.TryProgram(ctx, path, "hinit", "version", "--handover"); {
 	case err != nil:
 		return fmt.Errorf("cannot try the program: %w", err)
-	case code != 0 || answer != strconv.Itoa(Format):
-		return fmt.Errorf("the program takes over no state of format %d: it answers %q, exit code %d; restart the container for it", Format, answer, code)
+	case code != 0 || answer != strconv.Itoa(StateFormat):
+		return fmt.Errorf("the program takes over no state of format %d: it answers %q, exit code %d; restart the container for it", StateFormat, answer, code)
 	}
 	return nil
 }
@@ -211,8 +212,8 @@ func (g *Generation) replaceProgram(path, cause string, afterPanic bool) (over b
 // becomeProgram is the part of replaceProgram that must run in the supervisor's goroutine.
 func (g *Generation) becomeProgram(path, cause string, afterPanic bool) error {
 	name, _ := os.ReadFile("/proc/self/comm")
-	faults, _ := g.faults.Load().([]time.Time)
-	past := PastGenerations{Format, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, faults}
+	faults, _ := g.recentFaults.Load().([]time.Time)
+	past := PastGenerations{StateFormat, g.Number, g.Exe, strings.TrimSpace(string(name)), cause, faults}
 	state, thaw, err := g.host.HandOver(past, afterPanic)
 	defer thaw()
 	if err != nil {
@@ -225,7 +226,7 @@ func (g *Generation) becomeProgram(path, cause string, afterPanic bool) error {
 	}
 	p := Program{
 		Path: path, Argv: os.Args, Env: os.Environ(), OpenDescriptors: codec.Descriptors(), State: data, Signals: g.signals,
-		TakeUnhandled: g.host.TakePending,
+		TakeUnhandledSignals: g.host.TakePending,
 	}
 	err = p.Execute()
 	g.host.PutBack(p.Unhandled)
@@ -239,8 +240,8 @@ const (
 	faultWindow = time.Minute
 	// tryTimeout limits how long a program may take to print the handover format that it reads.
 	tryTimeout = 10 * time.Second
-	// reportTime is how long hinit waits for the report of a fault to reach the console and the disk.
-	reportTime = time.Second
+	// reportTimeout is how long hinit waits for the report of a fault to reach the console and the disk.
+	reportTimeout = time.Second
 )
 
 // Panicked handles a panic in any goroutine but the supervisor's. The goroutine that has panicked calls it. Panicked
@@ -250,7 +251,7 @@ func (g *Generation) Panicked(doing string, value any, stack []byte) {
 		return // another fault is being handled already
 	}
 	g.writeReport(doing, value, stack)
-	err := g.countFault()
+	err := g.recordFault()
 	if err == nil {
 		over := false
 		err = retryWhileFewPIDs(func() error {
@@ -271,7 +272,7 @@ func (g *Generation) SupervisorPanicked(value any, stack []byte) {
 	const doing = "supervising"
 	g.handlingFault.Store(true)
 	g.writeReport(doing, value, stack)
-	err := g.countFault()
+	err := g.recordFault()
 	if err == nil {
 		err = retryWhileFewPIDs(func() error { return g.becomeProgram(SelfExe, faultCause(doing), true) })
 	}
@@ -293,30 +294,30 @@ func retryWhileFewPIDs(try func() error) error {
 func faultCause(doing string) string { return "hinit had a fault while " + doing }
 
 func (g *Generation) giveUp(err error) {
-	runInTime(func() { fmt.Fprintf(os.Stderr, "[hinit] cannot continue: %v; stopping the container\n", err) })
+	runWithTimeout(func() { fmt.Fprintf(os.Stderr, "[hinit] cannot continue: %v; stopping the container\n", err) })
 	g.shuttingDown.Store(true)
 }
 
-// countFault records a fault. The error says why hinit must not re-execute itself after it.
-func (g *Generation) countFault() error {
-	faults, _ := g.faults.Load().([]time.Time)
+// recordFault records a fault. The error says why hinit must not re-execute itself after it.
+func (g *Generation) recordFault() error {
+	faults, _ := g.recentFaults.Load().([]time.Time)
 	if slices.ContainsFunc(faults, func(at time.Time) bool { return time.Since(at) < faultWindow }) {
 		return errors.New("hinit had another fault less than a minute ago")
 	}
 	if !g.bootDone.Load() {
 		return errors.New("the boot was not done")
 	}
-	g.faults.Store([]time.Time{time.Now()})
+	g.recentFaults.Store([]time.Time{time.Now()})
 	return nil
 }
 
-// writeReport writes the report of a fault to standard error and to a file. It waits for at most reportTime.
+// writeReport writes the report of a fault to standard error and to a file. It waits for at most reportTimeout.
 func (g *Generation) writeReport(doing string, value any, stack []byte) {
 	now := time.Now()
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "[hinit] panic while %s: %v\nhinit %s, image %d, pid %d, %s\n\n%s\nlast events:\n%s",
 		doing, value, version.Get(), g.Number, os.Getpid(), now.Format(time.RFC3339Nano), stack, g.host.LastEvents())
-	runInTime(func() {
+	runWithTimeout(func() {
 		_, _ = os.Stderr.Write(b.Bytes()) // the report has no other place, so ignore the error
 	}, func() {
 		path, err := g.host.StoreReport("hinit-crash-"+now.UTC().Format("20060102T150405.000Z")+".log", b.Bytes())
@@ -328,12 +329,12 @@ func (g *Generation) writeReport(doing string, value any, stack []byte) {
 	})
 }
 
-// runInTime calls the functions in goroutines, and waits for them at most reportTime, because the console and the disk may not
-// answer.
-func runInTime(write ...func()) {
+// runWithTimeout calls the functions in goroutines, and waits for them at most reportTimeout, because the console and the disk
+// may not answer.
+func runWithTimeout(write ...func()) {
 	var all sync.WaitGroup
 	for _, f := range write {
 		all.Go(f) // don't use package guard, because a panic here could not be reported
 	}
-	pause.AtMost(reportTime, guard.Begin("waiting for a report", all.Wait))
+	pause.AtMost(reportTimeout, guard.GoWithDone("waiting for a report", all.Wait))
 }

@@ -31,40 +31,40 @@ type host struct {
 
 func newHost() *host { return &host{ended: make(chan string, 1)} }
 
-func (h *host) addMessage(what string) {
+func (h *host) recordCall(what string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.requests = append(h.requests, what)
 }
 
 func (h *host) LockConfig(context.Context) (func(), error) {
-	h.addMessage("claim")
-	return func() { h.addMessage("release"); h.ended <- "" }, nil
+	h.recordCall("claim")
+	return func() { h.recordCall("release"); h.ended <- "" }, nil
 }
 
 func (h *host) Quiesce(fault bool) (func(), error) {
-	h.addMessage(fmt.Sprintf("rest %v", fault))
-	return func() { h.addMessage("wake") }, nil
+	h.recordCall(fmt.Sprintf("rest %v", fault))
+	return func() { h.recordCall("wake") }, nil
 }
 
-func (h *host) Try(_ context.Context, _ string, argv ...string) (int, string, error) {
-	h.addMessage("try " + strings.Join(argv, " "))
+func (h *host) TryProgram(_ context.Context, _ string, argv ...string) (int, string, error) {
+	h.recordCall("try " + strings.Join(argv, " "))
 	return 0, h.answer, nil
 }
 
-func (h *host) RunInLoop(f func()) error { h.addMessage("yield"); f(); return nil }
+func (h *host) RunInLoop(f func()) error { h.recordCall("yield"); f(); return nil }
 
 func (h *host) HandOver(past reexec.PastGenerations, _ bool) (any, func(), error) {
-	h.addMessage("hand over")
+	h.recordCall("hand over")
 	h.past = past
-	return &past, func() { h.addMessage("thaw") }, h.handOverErr
+	return &past, func() { h.recordCall("thaw") }, h.handOverErr
 }
 
-func (h *host) TakePending() []syscall.Signal { h.addMessage("take late"); return h.lateSignals }
+func (h *host) TakePending() []syscall.Signal { h.recordCall("take late"); return h.lateSignals }
 
-func (h *host) PutBack(late []syscall.Signal)              { h.addMessage(fmt.Sprint("put back ", late)) }
+func (h *host) PutBack(late []syscall.Signal)              { h.recordCall(fmt.Sprint("put back ", late)) }
 func (h *host) LastEvents() string                         { return "none" }
-func (h *host) Say(line string)                            { h.addMessage(line) }
+func (h *host) Say(line string)                            { h.recordCall(line) }
 func (h *host) End(code int, reason string)                { h.ended <- fmt.Sprint(code, " ", reason) }
 func (h *host) StoreReport(string, []byte) (string, error) { return "/report", nil }
 
@@ -84,7 +84,7 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := newHost()
-	h.lateSignals, h.answer = []syscall.Signal{syscall.SIGHUP}, strconv.Itoa(reexec.Format)
+	h.lateSignals, h.answer = []syscall.Signal{syscall.SIGHUP}, strconv.Itoa(reexec.StateFormat)
 	g := reexec.FirstGeneration(h, []syscall.Signal{syscall.SIGUSR1})
 	if _, err := g.Request(t.Context(), broken); err == nil || !strings.Contains(err.Error(), "the boot is not done") {
 		t.Fatalf("during the boot: %v", err)
@@ -116,25 +116,25 @@ func TestABrokenProgramChangesNothing(t *testing.T) {
 	if why := g.Refusal(); !strings.Contains(why, `it answers "version --handover"`) || strings.Contains(h.messages(), "hand over,") {
 		t.Errorf("a program that is no hinit: %q; %s", why, h.messages())
 	}
-	if h.past.Number != 1 || h.past.Format != reexec.Format || h.past.Exe == "" || h.past.Comm == "" || h.past.Cause == "" {
+	if h.past.Number != 1 || h.past.Format != reexec.StateFormat || h.past.Exe == "" || h.past.Comm == "" || h.past.Cause == "" {
 		t.Errorf("handed over: %+v", h.past)
 	}
 }
 
-// twoReasonsHost is a host whose requested re-execution waits in HandOver until a fault wants one, too.
-type twoReasonsHost struct {
+// concurrentFaultHost is a host whose requested re-execution waits in HandOver until a fault wants one, too.
+type concurrentFaultHost struct {
 	*host
 	panicked chan struct{}
 }
 
-func (h *twoReasonsHost) Quiesce(afterPanic bool) (func(), error) {
+func (h *concurrentFaultHost) Quiesce(afterPanic bool) (func(), error) {
 	if afterPanic {
 		close(h.panicked)
 	}
 	return func() {}, nil
 }
 
-func (h *twoReasonsHost) HandOver(reexec.PastGenerations, bool) (any, func(), error) {
+func (h *concurrentFaultHost) HandOver(reexec.PastGenerations, bool) (any, func(), error) {
 	<-h.panicked
 	return nil, func() {}, errors.New("no")
 }
@@ -142,7 +142,7 @@ func (h *twoReasonsHost) HandOver(reexec.PastGenerations, bool) (any, func(), er
 // A panic during a requested re-execution changed the list of faults, while the supervisor's goroutine read it. The race detector
 // sees that.
 func TestAFaultDuringARequestedReexecution(t *testing.T) {
-	h := &twoReasonsHost{newHost(), make(chan struct{})}
+	h := &concurrentFaultHost{newHost(), make(chan struct{})}
 	h.ended = make(chan string, 2)
 	g := reexec.FirstGeneration(h, nil)
 	g.MarkBootDone()

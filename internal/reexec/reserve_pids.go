@@ -33,8 +33,8 @@ const (
 	// maxStoppedBefore is how many of stoppedBefore the variable FrozenVariable can list, with up to ten digits and a blank
 	// each.
 	maxStoppedBefore = 10_000
-	// freezeTime limits the time for freezing the other processes, because the supervisor's loop is blocked.
-	freezeTime = 10 * time.Second
+	// freezeTimeout limits the time for freezing the other processes, because the supervisor's loop is blocked.
+	freezeTimeout = 10 * time.Second
 	// pidWaitLimit is how long a re-execution after a fault waits for free PIDs.
 	pidWaitLimit = 10 * time.Second
 )
@@ -98,7 +98,7 @@ func reservePIDs() (frozen *Frozen, err error) {
 	}
 	h := &Frozen{Threads: threads - outsidePIDs, Processors: runtime.GOMAXPROCS(0), since: monotonic()}
 	var beyond int
-	if h.stoppedBefore, beyond, err = proc.FreezeOthers(freezeTime); err != nil {
+	if h.stoppedBefore, beyond, err = proc.FreezeOthers(freezeTimeout); err != nil {
 		return nil, fmt.Errorf("%w: the container is short of process numbers, and %w", errTooFewPIDs, err)
 	}
 	free, limited := tuning.FreeProcesses()

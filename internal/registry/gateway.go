@@ -13,11 +13,11 @@ import (
 
 // Gateway says how to register the gateway of a profile.
 type Gateway struct {
-	Profile   profiles.Profile
-	Start     bool      // whether to start the gateway
-	Down      bool      // the s6 service directory (slot) of the gateway gets a down file, which keeps the gateway down at the start of the container
-	LastUsed  time.Time // last use of the profile; zero if unknown
-	AwaitSlot bool      // the returned function waits until the slot exists
+	Profile      profiles.Profile
+	Start        bool      // whether to start the gateway
+	Down         bool      // the s6 service directory (slot) of the gateway gets a down file, which keeps the gateway down at the start of the container
+	LastUsed     time.Time // last use of the profile; zero if unknown
+	WaitsForSlot bool      // the returned function waits until the slot exists
 
 	// SlotMadeByClient means that a client has made the s6 service directory (slot). Exports are the variables that the slot's
 	// run script exports.
@@ -31,7 +31,7 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 	name := profiles.SlotName(g.Profile.Name)
 	known := r.isKnown(name)
 	r.mu.Lock()
-	r.down[g.Profile.Name] = g.Down
+	r.downFiles[g.Profile.Name] = g.Down
 	if g.SlotMadeByClient {
 		r.slots[name] = slot{true, g.Exports}
 	}
@@ -57,7 +57,7 @@ func (r *Registry) RegisterGateway(ctx context.Context, g Gateway) (answer func(
 		case err == nil && known && g.Start:
 			err = r.Do(ctx, supervisor.Start{Name: name})
 		}
-		if g.AwaitSlot {
+		if g.WaitsForSlot {
 			r.makeSlot(ctx, s, true)
 		}
 		return err
@@ -83,9 +83,9 @@ func (r *Registry) registerGateway(ctx context.Context, p profiles.Profile, u su
 	}
 }
 
-// Redefine makes the definition of a profile's gateway again, from hinit.yaml and the gateway's s6 service directory. The
+// RedefineGateway makes the definition of a profile's gateway again, from hinit.yaml and the gateway's s6 service directory. The
 // gateway uses it from its next start on.
-func (r *Registry) Redefine(ctx context.Context, profile string) error {
+func (r *Registry) RedefineGateway(ctx context.Context, profile string) error {
 	p, err := r.options.Store.Profile(profile)
 	if err != nil {
 		return err
@@ -94,12 +94,12 @@ func (r *Registry) Redefine(ctx context.Context, profile string) error {
 	return r.registerGateway(ctx, p, r.options.Units.Gateway(r.options.Config(), p, exports), exports, supervisor.WantDown)()
 }
 
-// redefineAll calls Redefine for every gateway.
-func (r *Registry) redefineAll(ctx context.Context) error {
+// redefineGateways calls RedefineGateway for every gateway.
+func (r *Registry) redefineGateways(ctx context.Context) error {
 	var problems []error
 	for _, s := range r.Snapshot().Services {
 		if s.Kind == supervisor.KindGateway {
-			problems = append(problems, r.Redefine(ctx, s.Profile))
+			problems = append(problems, r.RedefineGateway(ctx, s.Profile))
 		}
 	}
 	return errors.Join(problems...)
@@ -114,7 +114,7 @@ func (r *Registry) SetTopology(ctx context.Context, t profiles.Topology) error {
 	r.ChangeLock.Lock()
 	defer r.ChangeLock.Unlock()
 	r.options.Units.SetTopology(t)
-	return r.redefineAll(ctx)
+	return r.redefineGateways(ctx)
 }
 
 // SetOwnGatewayAllowed says whether a profile's own gateway may run although another gateway serves the profile. The gateway
@@ -124,7 +124,7 @@ func (r *Registry) SetOwnGatewayAllowed(ctx context.Context, profile string, on 
 		return
 	}
 	r.options.Units.SetOwnGatewayAllowed(profile, on)
-	if err := r.Redefine(ctx, profile); err != nil {
+	if err := r.RedefineGateway(ctx, profile); err != nil {
 		r.options.Logger.Say("%v", err)
 	}
 }
@@ -153,10 +153,10 @@ func (r *Registry) RestoreSlot(ctx context.Context, service string) {
 		return
 	}
 	r.mu.Lock()
-	r.down[profile] = true
+	r.downFiles[profile] = true
 	r.mu.Unlock()
 	r.makeSlot(ctx, r.gatewaySlot(p, r.options.Units.Gateway(cfg, p, nil), true), true)
-	if err := r.Redefine(ctx, profile); err != nil && !errors.Is(err, supervisor.ErrStopping) { // drop the exports of the removed slot
+	if err := r.RedefineGateway(ctx, profile); err != nil && !errors.Is(err, supervisor.ErrStopping) { // drop the exports of the removed slot
 		r.options.Logger.Say("%v", err)
 	}
 }
@@ -188,13 +188,13 @@ func (r *Registry) KnownProfiles() (list []profiles.Profile) {
 	return list
 }
 
-// Forget drops the record of a removed profile.
-func (r *Registry) Forget(profile string) {
+// ForgetProfile drops the record of a removed profile.
+func (r *Registry) ForgetProfile(profile string) {
 	r.options.Units.SetOwnGatewayAllowed(profile, false)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.knownProfiles, profile)
-	delete(r.down, profile)
+	delete(r.downFiles, profile)
 }
 
 // DropProfiles drops all profiles, because another init now serves them. The s6 service directories stay.
@@ -202,7 +202,7 @@ func (r *Registry) DropProfiles() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	clear(r.knownProfiles)
-	clear(r.down)
+	clear(r.downFiles)
 }
 
 // Handover is the state that a Registry passes to the next program when PID 1 re-executes itself.
@@ -216,13 +216,13 @@ type Handover struct {
 func (r *Registry) HandOver() Handover {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return Handover{Present: maps.Clone(r.knownProfiles), Marked: maps.Clone(r.down), OwnGateways: r.options.Units.ProfilesWithOwnGateway()}
+	return Handover{Present: maps.Clone(r.knownProfiles), Marked: maps.Clone(r.downFiles), OwnGateways: r.options.Units.ProfilesWithOwnGateway()}
 }
 
 // TakeOver restores the state that [Registry.HandOver] returned. Call it before any other method.
 func (r *Registry) TakeOver(h Handover) {
 	maps.Copy(r.knownProfiles, h.Present)
-	maps.Copy(r.down, h.Marked)
+	maps.Copy(r.downFiles, h.Marked)
 	for profile, on := range h.OwnGateways {
 		r.options.Units.SetOwnGatewayAllowed(profile, on)
 	}

@@ -26,7 +26,7 @@ func (r *Registry) Limits(v *supervisor.Service) (out []client.Limit) {
 		{"pids", "pids.max", strconv.Itoa(own.Priority.MaxPIDs)},
 	} {
 		if l.value != "0" {
-			out = append(out, client.Limit{Key: l.key, Value: l.value, By: r.options.Units.EnforcedBy(v.Name, l.controller, v.PID, user)})
+			out = append(out, client.Limit{Key: l.key, Value: l.value, EnforcedBy: r.options.Units.EnforcedBy(v.Name, l.controller, v.PID, user)})
 		}
 	}
 	return out
@@ -40,9 +40,9 @@ func (r *Registry) PrepareCgroups(cfg *config.Config) {
 	}
 }
 
-// confinementOf returns the kernel's restrictions of the process pid (theirs) and of hinit (own).
-func confinementOf(pid int) (theirs, own proc.Confinement, err error) {
-	err = blocking.Do(blocking.Short, func() (err error) {
+// readConfinements returns the kernel's restrictions of the process pid (theirs) and of hinit (own).
+func readConfinements(pid int) (theirs, own proc.Confinement, err error) {
+	err = blocking.Do(blocking.ShortCalls, func() (err error) {
 		if own, err = proc.ReadConfinement(os.Getpid()); err == nil {
 			theirs, err = proc.ReadConfinement(pid)
 		}
@@ -58,23 +58,23 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 	if v.Kind != supervisor.KindGateway || !cfg.IsolationOf(v.Profile).IsIsolated() {
 		return nil
 	}
-	out := &client.Isolation{Mode: cfg.IsolationOf(v.Profile).Mode, InForce: []string{}}
+	out := &client.Isolation{Mode: cfg.IsolationOf(v.Profile).Mode, Restrictions: []string{}}
 	if v.PID == 0 {
 		return out
 	}
-	theirs, own, err := confinementOf(v.PID)
+	theirs, own, err := readConfinements(v.PID)
 	switch {
 	case err != nil || theirs.Filters <= own.Filters:
 		return out
 	case theirs.UID != r.options.AgentUID:
-		out.InForce = append(out.InForce, fmt.Sprintf("uid %d", theirs.UID))
+		out.Restrictions = append(out.Restrictions, fmt.Sprintf("uid %d", theirs.UID))
 	}
 	if abi := isolation.LandlockABI(); abi > 0 {
-		out.InForce = append(out.InForce, fmt.Sprintf("Landlock ABI %d", abi))
+		out.Restrictions = append(out.Restrictions, fmt.Sprintf("Landlock ABI %d", abi))
 	}
-	out.InForce = append(out.InForce, "seccomp")
+	out.Restrictions = append(out.Restrictions, "seccomp")
 	if theirs.NoNewPrivs {
-		out.InForce = append(out.InForce, "no_new_privs")
+		out.Restrictions = append(out.Restrictions, "no_new_privs")
 	}
 	return out
 }
@@ -83,14 +83,14 @@ func (r *Registry) Isolation(v *supervisor.Service) *client.Isolation {
 // that has ended is denied too, because its profile is unknown.
 func (r *Registry) DeniesSocket(pid int, uid uint32, gone func() bool) bool {
 	cfg := r.options.Config()
-	if uid == 0 || pid == 0 || !cfg.Isolates() { // pid 0 is a process outside this PID namespace
+	if uid == 0 || pid == 0 || !cfg.AnyIsolated() { // pid 0 is a process outside this PID namespace
 		return false
 	}
-	theirs, own, err := confinementOf(pid)
+	theirs, own, err := readConfinements(pid)
 	switch filters := theirs.Filters - own.Filters; {
-	case err != nil, gone(), filters > isolation.FilterCount:
+	case err != nil, gone(), filters > isolation.SeccompFilterCount:
 		return true
-	case filters == isolation.FilterCount:
+	case filters == isolation.SeccompFilterCount:
 		return false
 	}
 	return cfg.UIDRange().Contains(uid) // the client has no seccomp filter of its own, so its user decides

@@ -21,9 +21,9 @@ import (
 	"hinit/supervisor"
 )
 
-// MainHermes is the name of the slot for the container's CMD in the image with s6. The slot always reports "up". hinit has no
+// MainSlotName is the name of the slot for the container's CMD in the image with s6. The slot always reports "up". hinit has no
 // service of this name.
-const MainHermes = "main-hermes"
+const MainSlotName = "main-hermes"
 
 // Loop is the part of [supervisor.Loop] that a Registry and its callers use.
 type Loop interface {
@@ -45,9 +45,9 @@ type Options struct {
 	Logger           *initlog.Logger
 	AgentUID         uint32
 	Actor            *fsutil.Actor        // the agent's user, for opening the logs of runs
-	MayRun           func() error         // returns why clients may not start a run now; nil if they may
+	CheckMayRun      func() error         // returns why clients may not start a run now; nil if they may
 	ServicesOnly     bool                 // hinit is a plain supervisor, whose configuration keeps its path
-	Serves           func() bool          // reports whether this init serves the volume's profiles and services
+	ServesVolume     func() bool          // reports whether this init serves the volume's profiles and services
 	SetConfig        func(*config.Config) // makes another configuration the current one
 	StoresTaskStarts bool                 // whether the starts of scheduled tasks are stored on the volume
 	WarnNotStored    func(error)          // called if the start of a scheduled task can't be stored on the volume
@@ -62,7 +62,7 @@ type Registry struct {
 	reloadLock sync.Mutex // held during a reload, including the reading of the configuration; lock it before ChangeLock
 
 	// Timetable starts tasks by their schedule. The caller of its methods must hold ChangeLock.
-	Timetable *timetable.Table
+	Timetable *timetable.Timetable
 
 	options      Options
 	needsMet     map[string]*atomic.Bool // whether each need is met; set before the supervisor is notified
@@ -71,7 +71,7 @@ type Registry struct {
 	mu            sync.Mutex
 	slotMaker     SlotMaker       // interface that makes the slots; nil before SetSlotMaker
 	slots         map[string]slot // slots by the name of the service
-	down          map[string]bool
+	downFiles     map[string]bool
 	knownProfiles map[string]bool
 }
 
@@ -82,7 +82,7 @@ func New(o Options) *Registry {
 		memory = timetable.LastRuns{Home: o.Config().Home, Actor: o.Actor}
 	}
 	met := map[string]*atomic.Bool{NeedBoot: {}, NeedProfiles: {}}
-	return &Registry{Loop: o.Loop, Timetable: timetable.New(o.Loop, memory, o.WarnNotStored), options: o, needsMet: met, slots: make(map[string]slot), down: make(map[string]bool), knownProfiles: make(map[string]bool)}
+	return &Registry{Loop: o.Loop, Timetable: timetable.New(o.Loop, memory, o.WarnNotStored), options: o, needsMet: met, slots: make(map[string]slot), downFiles: make(map[string]bool), knownProfiles: make(map[string]bool)}
 }
 
 // Register registers a service with its log and checks. A registered service gets the new definition and keeps its desired
@@ -143,7 +143,7 @@ func (r *Registry) Observe(rec supervisor.Record) {
 // WhyReserved says why another program must not make a service directory of this name; "" if it may.
 func (r *Registry) WhyReserved(name string) string {
 	switch {
-	case name == units.CmdName, name == MainHermes, strings.HasPrefix(name, units.HookPrefix):
+	case name == units.CmdName, name == MainSlotName, strings.HasPrefix(name, units.HookPrefix):
 		return "the name is taken by hinit itself"
 	case r.isKnown(name):
 		return "hinit has a service of that name; `hinit start " + name + "` brings its slot back"
@@ -151,15 +151,15 @@ func (r *Registry) WhyReserved(name string) string {
 	return ""
 }
 
-// Settings returns the settings of a service that differ from the defaults.
-func (r *Registry) Settings(service string) []client.ConfigEntry {
+// NonDefaultSettings returns the settings of a service that differ from the defaults.
+func (r *Registry) NonDefaultSettings(service string) []client.ConfigEntry {
 	return r.options.Config().NonDefaultSettings(service)
 }
 
 // ForeignSpec returns user, environment and directory for a service whose s6 directory another program has made. A service that
 // runs as root gets no setting from the agent. Any other such service runs as the agent.
 func (r *Registry) ForeignSpec(root bool) proc.Spec {
-	return r.options.Units.ForeignSpec(r.options.Config(), root)
+	return r.options.Units.ForeignServiceSpec(r.options.Config(), root)
 }
 
 // CheckCapacity returns an error if the file descriptors don't suffice for one more service whose s6 directory another program

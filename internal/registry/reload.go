@@ -21,23 +21,23 @@ import (
 	"hinit/supervisor"
 )
 
-// ReloadInTime calls Reload, but returns at the latest when ctx ends. The reload then continues without the caller.
-func (r *Registry) ReloadInTime(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
+// ReloadWithTimeout calls Reload, but returns at the latest when ctx ends. The reload then continues without the caller.
+func (r *Registry) ReloadWithTimeout(ctx context.Context, how client.Reload) (out client.ReloadReply, err error) {
 	// The configuration may be on a disk that hangs. A reload always runs to its end, and only one at a time can hang.
 	var did client.ReloadReply
 	err = blocking.Wait(ctx, "the reload", func() (err error) {
 		did, err = r.Reload(context.WithoutCancel(ctx), how)
 		return err
 	})
-	if errors.Is(err, blocking.ErrSlow) {
+	if errors.Is(err, blocking.ErrTimedOut) {
 		return client.ReloadReply{}, fmt.Errorf("%w; the reload continues", err)
 	}
 	return did, err
 }
 
-// ReloadAndSay reloads the configuration without a client, for instance after SIGHUP. It writes the result to the container
+// ReloadAndLog reloads the configuration without a client, for instance after SIGHUP. It writes the result to the container
 // log.
-func (r *Registry) ReloadAndSay() {
+func (r *Registry) ReloadAndLog() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	did, err := r.Reload(ctx, client.Reload{})
@@ -49,7 +49,7 @@ func (r *Registry) ReloadAndSay() {
 	}
 	r.options.Logger.Say("reloaded, %d settings changed", len(did.Changes))
 	for _, s := range did.Plan {
-		r.options.Logger.Say("%s %s %s", s.Op, s.Service, s.What)
+		r.options.Logger.Say("%s %s %s", s.Op, s.Service, s.Effect)
 	}
 }
 
@@ -80,12 +80,12 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 	if !how.DryRun {
 		r.PrepareCgroups(cfg)
 	}
-	plan, err := r.Plan(old, cfg)
+	plan, err := r.PlanReload(old, cfg)
 	if err != nil {
 		return out, fmt.Errorf("%w (nothing was changed)", err)
 	}
 	out = client.ReloadReply{Changes: changed, Settings: changed, DryRun: how.DryRun}
-	if !r.options.Serves() { // another init serves the volume, so this init has no services to change
+	if !r.options.ServesVolume() { // another init serves the volume, so this init has no services to change
 		if !how.DryRun {
 			r.options.SetConfig(cfg)
 		}
@@ -99,8 +99,8 @@ func (r *Registry) Reload(ctx context.Context, how client.Reload) (out client.Re
 		_ = r.Do(ctx, supervisor.Remark{Text: "the configuration is read again"})
 		r.options.SetConfig(cfg)
 		r.options.Health.Configure(cfg)
-		err = r.Apply(ctx, plan)
-		r.Timetable.Change(cfg)
+		err = r.ApplyReload(ctx, plan)
+		r.Timetable.SetConfig(cfg)
 	}
 	out.Plan = plan.Steps(r.Snapshot(), !how.DryRun)
 	return out, err
@@ -148,7 +148,7 @@ func (r *Registry) readConfig(ctx context.Context, old *config.Config, force boo
 		options = config.Options{Path: old.Path, ServicesOnly: true}
 	}
 	if requestedByAgent(ctx) {
-		options.InForce = old
+		options.Current = old
 	}
 	cfg, err := LoadConfig(options)
 	if old.Path == "" || !errors.Is(err, fs.ErrNotExist) && (err != nil || cfg.Path != "") {
@@ -157,7 +157,7 @@ func (r *Registry) readConfig(ctx context.Context, old *config.Config, force boo
 	if !force {
 		return nil, fmt.Errorf("cannot read configuration %q: it is gone, and without it its services would be stopped (nothing was changed); put it back, or: hinit reload --force", old.Path)
 	}
-	options.Text = []byte{}
+	options.Content = []byte{}
 	return LoadConfig(options)
 }
 
@@ -172,79 +172,79 @@ func LoadConfig(o config.Options) (*config.Config, error) {
 	return blocking.Get(blocking.Foreign, func() (*config.Config, error) { return config.Load(o) })
 }
 
-// Plan contains the changes of a new configuration to each gateway, and to each service of hinit.yaml.
-type Plan struct {
-	old, new *config.Config
-	services map[string]supervisor.Unit // units of the services of hinit.yaml, in the new configuration
+// ReloadPlan contains the changes of a new configuration to each gateway, and to each service of hinit.yaml.
+type ReloadPlan struct {
+	oldConfig, newConfig *config.Config
+	services             map[string]supervisor.Unit // units of the services of hinit.yaml, in the new configuration
 
-	before, after map[string]supervisor.Unit // units of services and gateways by name, in the old and the new configuration
+	oldUnits, newUnits map[string]supervisor.Unit // units of services and gateways by name, in the old and the new configuration
 }
 
-// Plan compares two configurations, and changes nothing. The error says why a service of cfg can't run.
-func (r *Registry) Plan(old, cfg *config.Config) (*Plan, error) {
+// PlanReload compares two configurations, and changes nothing. The error says why a service of cfg can't run.
+func (r *Registry) PlanReload(old, cfg *config.Config) (*ReloadPlan, error) {
 	services, err := r.options.Units.Services(cfg)
 	if err != nil {
 		return nil, err
 	}
-	p := &Plan{old: old, new: cfg, services: services, before: make(map[string]supervisor.Unit), after: maps.Clone(services)}
+	p := &ReloadPlan{oldConfig: old, newConfig: cfg, services: services, oldUnits: make(map[string]supervisor.Unit), newUnits: maps.Clone(services)}
 	for _, s := range old.Services {
 		if u, err := r.options.Units.Service(old, s); err == nil { // an error means that the user of the service does not exist
-			p.before[s.Name] = u
+			p.oldUnits[s.Name] = u
 		}
 	}
 	for _, s := range r.Snapshot().Services {
 		if profile, err := r.options.Store.Profile(s.Profile); err == nil && s.Kind == supervisor.KindGateway {
 			exports := r.Exports(s.Name)
-			p.before[s.Name], p.after[s.Name] = r.options.Units.Gateway(old, profile, exports), r.options.Units.Gateway(cfg, profile, exports)
+			p.oldUnits[s.Name], p.newUnits[s.Name] = r.options.Units.Gateway(old, profile, exports), r.options.Units.Gateway(cfg, profile, exports)
 		}
 	}
 	return p, nil
 }
 
-// Apply carries out a plan. The new configuration must already be the current one.
-func (r *Registry) Apply(ctx context.Context, p *Plan) error {
+// ApplyReload carries out a plan. The new configuration must already be the current one.
+func (r *Registry) ApplyReload(ctx context.Context, p *ReloadPlan) error {
 	var problems []error
-	for _, name := range slices.Sorted(maps.Keys(p.old.Services)) {
-		if _, stays := p.new.Services[name]; !stays {
+	for _, name := range slices.Sorted(maps.Keys(p.oldConfig.Services)) {
+		if _, stays := p.newConfig.Services[name]; !stays {
 			problems = append(problems, r.Do(ctx, supervisor.Remove{Name: name}), r.RemoveSlot(ctx, name))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.services)) {
-		if f := r.currentSlotMaker(); f != nil && f.Foreign(name) {
+		if f := r.currentSlotMaker(); f != nil && f.IsForeign(name) {
 			problems = append(problems, fmt.Errorf("cannot define service %q: a service directory has that name; remove it from the scan directory", name))
 			continue
 		}
-		problems = append(problems, r.changeService(ctx, p.new, p.old, p.services[name]))
+		problems = append(problems, r.changeService(ctx, p.newConfig, p.oldConfig, p.services[name]))
 	}
-	return errors.Join(append(problems, r.redefineAll(ctx))...)
+	return errors.Join(append(problems, r.redefineGateways(ctx))...)
 }
 
 // Steps describes the plan, one step for each service, sorted by name. now is the current state of the services. done means
 // that the plan has been carried out.
-func (p *Plan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
-	names := maps.Clone(p.before)
-	maps.Copy(names, p.after)
+func (p *ReloadPlan) Steps(now *supervisor.Snapshot, done bool) []client.ReloadStep {
+	names := maps.Clone(p.oldUnits)
+	maps.Copy(names, p.newUnits)
 	steps := []client.ReloadStep{}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		if op, what := p.step(name, now.Find(name), done); op != "" {
-			steps = append(steps, client.ReloadStep{Op: op, Service: name, What: what})
+		if op, what := p.describeStep(name, now.Find(name), done); op != "" {
+			steps = append(steps, client.ReloadStep{Op: op, Service: name, Effect: what})
 		}
 	}
 	return steps
 }
 
-// step describes the change of one service. v is the service's current state, or nil if it is not registered. op is "" without
-// a change.
-func (p *Plan) step(name string, v *supervisor.Service, done bool) (op, what string) {
-	before, was := p.before[name]
-	after, is := p.after[name]
+// describeStep describes the change of one service. v is the service's current state, or nil if it is not registered. op is ""
+// without a change.
+func (p *ReloadPlan) describeStep(name string, v *supervisor.Service, done bool) (op, what string) {
+	before, was := p.oldUnits[name]
+	after, is := p.newUnits[name]
 	tense := func(past, present string) string {
 		if done {
 			return past
 		}
 		return "would " + present
 	}
-	old, def := p.old.Services[name], p.new.Services[name]
+	old, def := p.oldConfig.Services[name], p.newConfig.Services[name]
 	switch {
 	case was && !is:
 		return "-", tense("stopped", "be stopped") + ", it is not in the file any more"

@@ -78,7 +78,7 @@ func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 		if err := errors.Join(os.WriteFile(path, []byte(c.file), 0o644), os.Chown(path, c.owner, c.owner), os.Chtimes(path, old, old)); err != nil {
 			t.Fatal(err)
 		}
-		current, err := config.Load(config.Options{Path: path, Text: []byte(c.inForce)})
+		current, err := config.Load(config.Options{Path: path, Content: []byte(c.inForce)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -96,17 +96,17 @@ func TestAPlanSaysWhatBecomesOfEachService(t *testing.T) {
 		return supervisor.Unit{Spec: proc.Spec{Argv: []string{argv}}, Policy: supervisor.Policy{Grace: grace}}
 	}
 	on := config.Service{Enabled: true}
-	p := Plan{
-		before: map[string]supervisor.Unit{
+	p := ReloadPlan{
+		oldUnits: map[string]supervisor.Unit{
 			"gone": unit("a", 1), "off": unit("a", 1), "on": unit("a", 1), "runs": unit("a", 1), "down": unit("a", 1), "policy": unit("a", 1),
 			"same": unit("a", 1), "drifted": unit("a", 1), "matches": unit("a", 1), "gateway-x": unit("a", 1),
 		},
-		after: map[string]supervisor.Unit{
+		newUnits: map[string]supervisor.Unit{
 			"new": unit("a", 1), "added": unit("a", 1), "off": unit("a", 1), "on": unit("a", 1), "runs": unit("b", 1), "down": unit("b", 1),
 			"policy": unit("a", 2), "same": unit("a", 1), "drifted": unit("a", 1), "matches": unit("b", 1), "gateway-x": unit("b", 1),
 		},
-		old: &config.Config{Services: map[string]config.Service{"off": on, "runs": on, "down": on}},
-		new: &config.Config{Services: map[string]config.Service{"new": on, "on": on, "runs": on, "down": on}},
+		oldConfig: &config.Config{Services: map[string]config.Service{"off": on, "runs": on, "down": on}},
+		newConfig: &config.Config{Services: map[string]config.Service{"new": on, "on": on, "runs": on, "down": on}},
 	}
 	now := &supervisor.Snapshot{Services: []*supervisor.Service{
 		{Name: "runs", PID: 7, DefinitionChanged: true}, {Name: "drifted", PID: 8, DefinitionChanged: true}, {Name: "matches", PID: 9}, {Name: "gateway-x", PID: 10, DefinitionChanged: true},
@@ -127,7 +127,7 @@ func TestAPlanSaysWhatBecomesOfEachService(t *testing.T) {
 	} {
 		var got []string
 		for _, s := range p.Steps(now, done) {
-			got = append(got, s.Op+" "+s.Service+" "+s.What)
+			got = append(got, s.Op+" "+s.Service+" "+s.Effect)
 		}
 		if !slices.Equal(got, want) {
 			t.Errorf("done %v:\n got %q\nwant %q", done, got, want)

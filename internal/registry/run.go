@@ -32,7 +32,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 	if why := runs.CheckTag(ask.Tag); why != "" {
 		return refuse(client.KindBadRequest, "tag is %q; %s", ask.Tag, why)
 	}
-	if err := r.options.MayRun(); err != nil {
+	if err := r.options.CheckMayRun(); err != nil {
 		return client.Run{}, err
 	}
 	home := ""
@@ -60,7 +60,7 @@ func (r *Registry) StartRun(ctx context.Context, ask client.RunRequest, byRoot b
 	}
 	return r.options.Logs.Runs.Start(ctx, runs.StartRequest{
 		Tag: ask.Tag, Template: ask.Template, Profile: ask.Profile, Spec: r.options.Units.RunSpec(cfg, template, ask, home), Output: output, Log: ask.Log,
-		Limit: time.Duration(ask.LimitMS) * time.Millisecond, Grace: grace, Caller: caller,
+		TimeLimit: time.Duration(ask.LimitMS) * time.Millisecond, Grace: grace, Caller: caller,
 	})
 }
 
@@ -100,6 +100,6 @@ func openRunLog(path string, agent *fsutil.Actor) (*os.File, error) {
 		return nil, nil
 	}
 	return blocking.Get(blocking.Volume, func() (*os.File, error) {
-		return fsutil.InParent(path, agent, func(d *fsutil.Dir, name string) (*os.File, error) { return d.OpenAppend(name, 0o644) })
+		return fsutil.WithParentDir(path, agent, func(d *fsutil.Dir, name string) (*os.File, error) { return d.OpenAppend(name, 0o644) })
 	})
 }

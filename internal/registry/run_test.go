@@ -27,8 +27,8 @@ import (
 func TestWhatMayNotRun(t *testing.T) {
 	elsewhere := errors.New("another container has the profiles")
 	r := New(Options{
-		MayRun: func() error { return elsewhere },
-		Config: func() *config.Config { return &config.Config{Runs: map[string]config.Run{"worker": {}}} },
+		CheckMayRun: func() error { return elsewhere },
+		Config:      func() *config.Config { return &config.Config{Runs: map[string]config.Run{"worker": {}}} },
 	})
 	for _, tt := range []struct {
 		ask  client.RunRequest
@@ -47,32 +47,32 @@ func TestWhatMayNotRun(t *testing.T) {
 	}
 }
 
-// upLoop is a supervisor whose services start at once and never end.
-type upLoop struct {
-	units []supervisor.Unit
-	mu    sync.Mutex
-	views []*supervisor.Service
+// alwaysUpLoop is a supervisor whose services start at once and never end.
+type alwaysUpLoop struct {
+	units    []supervisor.Unit
+	mu       sync.Mutex
+	services []*supervisor.Service
 }
 
-func (l *upLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
+func (l *alwaysUpLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
 	l.units = append(l.units, u)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.views = append(l.views, &supervisor.Service{Name: u.Name, Kind: u.Kind, State: supervisor.Up, PID: 1})
+	l.services = append(l.services, &supervisor.Service{Name: u.Name, Kind: u.Kind, State: supervisor.Up, PID: 1})
 	return nil
 }
 
 // Snapshot may be called from any goroutine, because the Registry follows the services in one of its own.
-func (l *upLoop) Snapshot() *supervisor.Snapshot {
+func (l *alwaysUpLoop) Snapshot() *supervisor.Snapshot {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return &supervisor.Snapshot{Services: slices.Clone(l.views)}
+	return &supervisor.Snapshot{Services: slices.Clone(l.services)}
 }
 
-func (l *upLoop) Do(context.Context, supervisor.Event) error { return nil }
-func (l *upLoop) Post(supervisor.Event)                      {}
-func (l *upLoop) Changed() <-chan struct{}                   { return nil }
-func (l *upLoop) Ended() <-chan struct{}                     { return nil }
+func (l *alwaysUpLoop) Do(context.Context, supervisor.Event) error { return nil }
+func (l *alwaysUpLoop) Post(supervisor.Event)                      {}
+func (l *alwaysUpLoop) Changed() <-chan struct{}                   { return nil }
+func (l *alwaysUpLoop) Ended() <-chan struct{}                     { return nil }
 
 // The agent's runs must not use up the limit for the dispatcher of the task board. Otherwise an agent could start 256 runs that
 // ignore SIGTERM and have a grace period of a year. A second stop of a run must shorten its grace period.
@@ -81,11 +81,11 @@ func TestTheRunsOfAnAgentKeptTheDispatcherFromStartingAnyForAYear(t *testing.T) 
 		Runs:     map[string]config.Run{"worker": {Command: []string{"worker"}, Grace: 5 * time.Second}},
 		Services: map[string]config.Service{config.KanbanName: {Name: config.KanbanName}},
 	}
-	loop := &upLoop{}
+	loop := &alwaysUpLoop{}
 	book := runs.NewTracker()
 	book.Attach(loop)
 	r := New(Options{
-		Config: func() *config.Config { return cfg }, MayRun: func() error { return nil },
+		Config: func() *config.Config { return cfg }, CheckMayRun: func() error { return nil },
 		Units: units.NewMaker(boot.Agent{}, t.TempDir(), nil, false), Logs: &logs.Logs{Runs: book},
 	})
 	start := func(byRoot bool, service string) error {
@@ -177,7 +177,7 @@ func TestATenantGetsEveryVariableOfTheDispatcher(t *testing.T) {
 func TestALogIsAppendedTo(t *testing.T) {
 	dir := t.TempDir()
 	for range 2 {
-		f, err := openRunLog(filepath.Join(dir, "run.log"), fsutil.Self())
+		f, err := openRunLog(filepath.Join(dir, "run.log"), fsutil.ProcessActor())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,11 +190,11 @@ func TestALogIsAppendedTo(t *testing.T) {
 	if err := os.Symlink("run.log", filepath.Join(dir, "link.log")); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := openRunLog(filepath.Join(dir, "link.log"), fsutil.Self()); err == nil {
+	if f, err := openRunLog(filepath.Join(dir, "link.log"), fsutil.ProcessActor()); err == nil {
 		_ = f.Close()
 		t.Error("a link was followed")
 	}
-	if f, err := openRunLog("", fsutil.Self()); f != nil || err != nil {
+	if f, err := openRunLog("", fsutil.ProcessActor()); f != nil || err != nil {
 		t.Errorf("without a path: %v, %v", f, err)
 	}
 }

@@ -18,8 +18,8 @@ type SlotMaker interface {
 	Publish(ctx context.Context, s Slot)
 	// SetDown makes or removes the down file of a slot.
 	SetDown(name string, down bool)
-	// Foreign reports whether the name belongs to a service directory that hinit did not make.
-	Foreign(name string) bool
+	// IsForeign reports whether the name belongs to a service directory that hinit did not make.
+	IsForeign(name string) bool
 	// RemoveSlot removes a slot. A missing slot is no error.
 	RemoveSlot(ctx context.Context, name string) error
 }
@@ -33,8 +33,8 @@ type Slot struct {
 	Dir  string            // working directory; "" for any directory
 	Cred *proc.Cred        // user of the command; nil for the user who runs the run script
 
-	Finish bool  // there is a finish script, which keeps the service down after an exit code of ParkOn
-	ParkOn []int // exit codes for the finish script
+	HasFinish     bool  // there is a finish script, which keeps the service down after an exit code of ParkExitCodes
+	ParkExitCodes []int // exit codes for the finish script
 
 	Log         string // directory of the log; "" for none
 	LogSizeMB   int
@@ -114,8 +114,8 @@ func (r *Registry) RemoveSlot(ctx context.Context, service string) error {
 // the down file first.
 func (r *Registry) SetDown(profile string, down, always bool) {
 	r.mu.Lock()
-	was, known := r.down[profile]
-	r.down[profile] = down
+	was, known := r.downFiles[profile]
+	r.downFiles[profile] = down
 	f := r.slotMaker
 	r.mu.Unlock()
 	if f != nil && (always || !known || was != down) {
@@ -128,7 +128,7 @@ func (r *Registry) gatewaySlot(p profiles.Profile, u supervisor.Unit, down bool)
 	cfg := r.options.Config()
 	return Slot{
 		Name: u.Name, Down: down, Argv: u.Spec.Argv, Env: r.options.Units.GatewayVars(cfg, p, u.Spec.Dir), Dir: u.Spec.Dir,
-		Cred: u.Spec.Cred, Finish: true, ParkOn: cfg.Restart.ParkCodes,
+		Cred: u.Spec.Cred, HasFinish: true, ParkExitCodes: cfg.Restart.ParkCodes,
 		Log: cfg.Logs.Dir + "/" + p.Name, LogSizeMB: cfg.Logs.MaxSizeMB, LogArchives: cfg.Logs.Archives,
 	}
 }

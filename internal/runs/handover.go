@@ -18,7 +18,7 @@ type Handover struct {
 func (b *Tracker) HandOver() *Handover {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	h := &Handover{Instance: b.instance, Next: b.next, Seq: b.seq}
+	h := &Handover{Instance: b.instance, Next: b.nextID, Seq: b.changeSeq}
 	for _, e := range b.live {
 		h.Live = append(h.Live, *e)
 	}
@@ -32,11 +32,11 @@ func (b *Tracker) HandOver() *Handover {
 func (b *Tracker) TakeOver(h *Handover) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.instance, b.next, b.seq = h.Instance, h.Next, h.Seq
+	b.instance, b.nextID, b.changeSeq = h.Instance, h.Next, h.Seq
 	begun := make(chan struct{})
 	close(begun)
 	for _, e := range slices.Concat(h.Live, h.Ended) {
-		e.starts, e.started = begun, true
+		e.startDone, e.started = begun, true
 		b.byTag[e.Tag] = &e
 		if e.End == nil {
 			b.live[e.ID] = &e

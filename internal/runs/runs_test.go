@@ -35,11 +35,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is the longest time that a test waits for an event. A passing test waits less.
-const patience = 2 * time.Minute
+// testTimeout is the longest time that a test waits for an event. A passing test waits less.
+const testTimeout = 2 * time.Minute
 
-// order returns the request for a run of a test process with a log.
-func order(t *testing.T, role string, params ...string) runs.StartRequest {
+// newRequest returns the request for a run of a test process with a log.
+func newRequest(t *testing.T, role string, params ...string) runs.StartRequest {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "log")
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -52,7 +52,7 @@ func order(t *testing.T, role string, params ...string) runs.StartRequest {
 	}
 }
 
-func start(t *testing.T, o runs.StartRequest) client.Run {
+func startRun(t *testing.T, o runs.StartRequest) client.Run {
 	t.Helper()
 	r, err := tracker.Start(t.Context(), o)
 	if err != nil {
@@ -61,10 +61,10 @@ func start(t *testing.T, o runs.StartRequest) client.Run {
 	return r
 }
 
-// ended waits until a run has ended, and returns it.
-func ended(t *testing.T, id string) client.Run {
+// awaitEnd waits until a run has ended, and returns it.
+func awaitEnd(t *testing.T, id string) client.Run {
 	t.Helper()
-	timeout := time.After(patience)
+	timeout := time.After(testTimeout)
 	for {
 		news := tracker.Changed()
 		r, err := tracker.Find(id)
@@ -82,10 +82,10 @@ func ended(t *testing.T, id string) client.Run {
 	}
 }
 
-// written waits until the log of a run contains text, and returns the whole log.
-func written(t *testing.T, path, text string) string {
+// awaitLog waits until the log of a run contains text, and returns the whole log.
+func awaitLog(t *testing.T, path, text string) string {
 	t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(time.Millisecond) {
 		b, err := os.ReadFile(path)
 		if err == nil && bytes.Contains(b, []byte(text)) {
 			return string(b)
@@ -99,12 +99,12 @@ func written(t *testing.T, path, text string) string {
 func TestExitIsReportedExactly(t *testing.T) {
 	for _, code := range []int{0, 1, 75, 255} {
 		t.Run(strconv.Itoa(code), func(t *testing.T) {
-			r := start(t, order(t, "exit", strconv.Itoa(code)))
+			r := startRun(t, newRequest(t, "exit", strconv.Itoa(code)))
 			if r.PID == 0 || r.ID == "" {
 				t.Fatalf("started as %+v", r)
 			}
-			r = ended(t, r.ID)
-			if r.End.Code == nil || *r.End.Code != code || r.End.Signal != nil || r.Asked != "" || r.End.Lost {
+			r = awaitEnd(t, r.ID)
+			if r.End.Code == nil || *r.End.Code != code || r.End.Signal != nil || r.StopReason != "" || r.End.ExitUnknown {
 				t.Errorf("ended as %+v, want code %d", r.End, code)
 			}
 		})
@@ -112,17 +112,17 @@ func TestExitIsReportedExactly(t *testing.T) {
 }
 
 func TestSignalOfAnotherIsNotOurs(t *testing.T) {
-	r := start(t, order(t, "sleep"))
-	written(t, r.Log, "ready")
+	r := startRun(t, newRequest(t, "sleep"))
+	awaitLog(t, r.Log, "ready")
 	if r.StartTicks == 0 {
 		t.Error("a run without a start time can't be told from another process")
 	}
 	if err := syscall.Kill(r.PID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	r = ended(t, r.ID)
-	if r.End.Signal == nil || *r.End.Signal != 9 || r.End.Cause != "signal" || r.Asked != "" || r.End.MaxRSS == 0 {
-		t.Errorf("ended as %+v, asked %q", r.End, r.Asked)
+	r = awaitEnd(t, r.ID)
+	if r.End.Signal == nil || *r.End.Signal != 9 || r.End.Cause != "signal" || r.StopReason != "" || r.End.MaxRSS == 0 {
+		t.Errorf("ended as %+v, asked %q", r.End, r.StopReason)
 	}
 }
 
@@ -130,14 +130,14 @@ func TestSignalOfAnotherIsNotOurs(t *testing.T) {
 func TestStopEndsTheWholeTree(t *testing.T) {
 	for _, role := range [][]string{{"obey", "7"}, {"deaf"}, {"escape", "clean", "deaf"}, {"escape", "tagged", "deaf"}} {
 		t.Run(strings.Join(role, "-"), func(t *testing.T) {
-			r := start(t, order(t, role[0], role[1:]...))
-			written(t, r.Log, "\n")
+			r := startRun(t, newRequest(t, role[0], role[1:]...))
+			awaitLog(t, r.Log, "\n")
 			if _, err := tracker.Stop(t.Context(), r.ID); err != nil {
 				t.Fatal(err)
 			}
-			r = ended(t, r.ID)
-			if r.Asked != client.RunStopped {
-				t.Errorf("asked to end because of %q", r.Asked)
+			r = awaitEnd(t, r.ID)
+			if r.StopReason != client.RunStopped {
+				t.Errorf("asked to end because of %q", r.StopReason)
 			}
 			if role[0] == "obey" && (r.End.Code == nil || *r.End.Code != 7) {
 				t.Errorf("ended as %+v, want code 7", r.End)
@@ -161,11 +161,11 @@ func wantNoProcess(t *testing.T, r client.Run) {
 }
 
 func TestWhatAWorkerLeavesIsEnded(t *testing.T) {
-	o := order(t, "exit", "0")
+	o := newRequest(t, "exit", "0")
 	o.Spec.Argv = []string{"/bin/sh", "-c", "trap '' TERM; sleep 1000 & echo $! ; exit 3"}
-	r := ended(t, start(t, o).ID)
-	if r.End.Code == nil || *r.End.Code != 3 || r.Asked != "" {
-		t.Errorf("ended as %+v, asked %q", r.End, r.Asked)
+	r := awaitEnd(t, startRun(t, o).ID)
+	if r.End.Code == nil || *r.End.Code != 3 || r.StopReason != "" {
+		t.Errorf("ended as %+v, asked %q", r.End, r.StopReason)
 	}
 	b, _ := os.ReadFile(r.Log)
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
@@ -178,11 +178,11 @@ func TestWhatAWorkerLeavesIsEnded(t *testing.T) {
 }
 
 func TestLimitEndsARun(t *testing.T) {
-	o := order(t, "deaf")
-	o.Limit = 50 * time.Millisecond
-	r := ended(t, start(t, o).ID)
-	if r.Asked != client.RunTimedOut || r.End.Signal == nil && r.End.Code == nil {
-		t.Errorf("ended as %+v, asked %q", r.End, r.Asked)
+	o := newRequest(t, "deaf")
+	o.TimeLimit = 50 * time.Millisecond
+	r := awaitEnd(t, startRun(t, o).ID)
+	if r.StopReason != client.RunTimedOut || r.End.Signal == nil && r.End.Code == nil {
+		t.Errorf("ended as %+v, asked %q", r.End, r.StopReason)
 	}
 }
 
@@ -191,7 +191,7 @@ func TestATagStartsOneProcess(t *testing.T) {
 	ids, pids := make(map[string]bool), make(map[int]bool)
 	var all sync.WaitGroup
 	for range 8 {
-		o := order(t, "sleep")
+		o := newRequest(t, "sleep")
 		all.Go(func() {
 			r, err := tracker.Start(context.Background(), o)
 			mu.Lock()
@@ -208,17 +208,17 @@ func TestATagStartsOneProcess(t *testing.T) {
 	}
 	for id := range ids {
 		_, _ = tracker.Stop(t.Context(), id)
-		first := ended(t, id)
-		if again := start(t, order(t, "sleep")); again.ID != id || again.End == nil || again.PID != first.PID {
+		first := awaitEnd(t, id)
+		if again := startRun(t, newRequest(t, "sleep")); again.ID != id || again.End == nil || again.PID != first.PID {
 			t.Errorf("asked again after the end, the tag means %+v, not %+v", again, first)
 		}
 	}
 }
 
 func TestACommandThatIsNotThere(t *testing.T) {
-	o := order(t, "exit")
+	o := newRequest(t, "exit")
 	o.Spec.Argv = []string{"/nonexistent/hermes"}
-	r := start(t, o)
+	r := startRun(t, o)
 	if r.End == nil || r.End.Cause != "spawn" || !strings.Contains(r.End.Error, "/nonexistent/hermes") || r.PID != 0 {
 		t.Errorf("started as %+v, end %+v", r, r.End)
 	}
@@ -226,18 +226,18 @@ func TestACommandThatIsNotThere(t *testing.T) {
 
 // Since must report each start and each end of a run once, in the order in which they happened.
 func TestSinceTellsWhatHasHappened(t *testing.T) {
-	_, cursor := tracker.Since(0)
-	a := start(t, order(t, "sleep"))
-	got, cursor := tracker.Since(cursor)
+	_, cursor := tracker.RunsSince(0)
+	a := startRun(t, newRequest(t, "sleep"))
+	got, cursor := tracker.RunsSince(cursor)
 	if len(got) != 1 || got[0].ID != a.ID || got[0].End != nil {
 		t.Fatalf("after the start it tells %+v", got)
 	}
 	_, _ = tracker.Stop(t.Context(), a.ID)
-	ended(t, a.ID)
-	if got, cursor = tracker.Since(cursor); len(got) != 1 || got[0].End == nil {
+	awaitEnd(t, a.ID)
+	if got, cursor = tracker.RunsSince(cursor); len(got) != 1 || got[0].End == nil {
 		t.Fatalf("after the end it tells %+v", got)
 	}
-	if got, _ = tracker.Since(cursor); len(got) != 0 {
+	if got, _ = tracker.RunsSince(cursor); len(got) != 0 {
 		t.Errorf("without news it tells %+v", got)
 	}
 }
@@ -249,10 +249,10 @@ func TestMemoryIsBounded(t *testing.T) {
 	}
 	first := ""
 	for i := range n {
-		o := order(t, "exit")
+		o := newRequest(t, "exit")
 		o.Tag = fmt.Sprint("bounded/", i)
 		o.Spec.Argv = []string{"/bin/true"}
-		r := ended(t, start(t, o).ID)
+		r := awaitEnd(t, startRun(t, o).ID)
 		if i == 0 {
 			first = r.ID
 		}
@@ -260,7 +260,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	if _, err := tracker.Find(first); err == nil {
 		t.Errorf("the first of %d runs is still remembered", n)
 	}
-	if all, _ := tracker.Since(0); len(all) > runs.MaxEndedRuns {
+	if all, _ := tracker.RunsSince(0); len(all) > runs.MaxEndedRuns {
 		t.Errorf("%d runs are remembered, %d at most are meant to be", len(all), runs.MaxEndedRuns)
 	}
 }
@@ -276,14 +276,14 @@ func TestTags(t *testing.T) {
 // An ended run must keep only short texts. Otherwise 1,000 ended runs with an error that names a directory of 4 kB take 20 MB,
 // and 40 MB in each list.
 func TestAnEndedRunKeepsLittleOfLongWords(t *testing.T) {
-	o := order(t, "exit", "0")
+	o := newRequest(t, "exit", "0")
 	o.Log = "/" + strings.Repeat("\x01", 3800)
 	o.Spec.Dir = "/" + strings.Repeat(strings.Repeat("\x01", 250)+"/", 15)
 	r, err := tracker.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r = ended(t, r.ID)
+	r = awaitEnd(t, r.ID)
 	if len(r.End.Error) > 1100 || len(r.Log) > 1100 || !strings.HasPrefix(o.Log, strings.TrimSuffix(r.Log, "…")) || r.End.Error == "" {
 		t.Errorf("it keeps %d bytes of its error and %d of its log's path", len(r.End.Error), len(r.Log))
 	}

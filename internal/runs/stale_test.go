@@ -14,10 +14,10 @@ import (
 // slowLoop is a supervisor that starts a service at once. The test can start a run while another goroutine takes a
 // snapshot.
 type slowLoop struct {
-	mu   sync.Mutex
-	snap *supervisor.Snapshot
-	news chan struct{}
-	meet func() // called when the next snapshot is taken
+	mu         sync.Mutex
+	snap       *supervisor.Snapshot
+	changed    chan struct{}
+	onSnapshot func() // called when the next snapshot is taken
 }
 
 func (l *slowLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
@@ -29,13 +29,13 @@ func (l *slowLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.W
 
 func (l *slowLoop) Do(context.Context, supervisor.Event) error { return nil }
 func (l *slowLoop) Post(supervisor.Event)                      {}
-func (l *slowLoop) Changed() <-chan struct{}                   { return l.news }
+func (l *slowLoop) Changed() <-chan struct{}                   { return l.changed }
 func (l *slowLoop) Ended() <-chan struct{}                     { return nil }
 
 func (l *slowLoop) Snapshot() *supervisor.Snapshot {
 	l.mu.Lock()
-	snap, meet := l.snap, l.meet
-	l.meet = nil
+	snap, meet := l.snap, l.onSnapshot
+	l.onSnapshot = nil
 	l.mu.Unlock()
 	if meet != nil {
 		meet()
@@ -46,10 +46,10 @@ func (l *slowLoop) Snapshot() *supervisor.Snapshot {
 // A run starts while PID 1 compares its runs with an older snapshot. The run must not be reported as gone, because the task
 // board would start a second worker beside the living one.
 func TestARunThatStartsDuringTheComparisonIsNotLost(t *testing.T) {
-	l := &slowLoop{snap: &supervisor.Snapshot{}, news: make(chan struct{})}
+	l := &slowLoop{snap: &supervisor.Snapshot{}, changed: make(chan struct{})}
 	b := runs.NewTracker()
 	met := make(chan struct{})
-	l.meet = func() {
+	l.onSnapshot = func() {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -64,11 +64,11 @@ func TestARunThatStartsDuringTheComparisonIsNotLost(t *testing.T) {
 	b.Attach(l)
 	<-met
 	for range 200 {
-		list, _ := b.Since(0)
+		list, _ := b.RunsSince(0)
 		if len(list) == 1 {
 			if list[0].End == nil {
 				time.Sleep(50 * time.Millisecond)
-				list, _ = b.Since(0)
+				list, _ = b.RunsSince(0)
 			}
 			if list[0].End != nil {
 				t.Fatalf("a run that is still alive has ended: %+v", list[0].End)

@@ -35,22 +35,22 @@ import (
 // MaxEndedRuns is how many ended runs a Tracker remembers.
 const MaxEndedRuns = 1000
 
-// maxLive is how many runs may be alive, because each is a service of the supervisor. A caller other than root may have half of
-// them.
-const maxLive = 256
+// maxLiveRuns is how many runs may be alive, because each is a service of the supervisor. A caller other than root may have half
+// of them.
+const maxLiveRuns = 256
 
-// checkRoom returns an error if one more run of a caller would be too many. Its caller holds b.mu.
-func (b *Tracker) checkRoom(caller string) error {
+// checkRunLimit returns an error if one more run of a caller would be too many. Its caller holds b.mu.
+func (b *Tracker) checkRunLimit(caller string) error {
 	mine := 0
 	for _, e := range b.live {
 		if caller != "" && e.caller == caller {
 			mine++
 		}
 	}
-	if len(b.live) < maxLive && mine < maxLive/2 {
+	if len(b.live) < maxLiveRuns && mine < maxLiveRuns/2 {
 		return nil
 	}
-	return &client.Error{Kind: client.KindBusy, Message: fmt.Sprintf("%d runs are alive, %d of this caller; the limits are %d and %d; end some, or wait", len(b.live), mine, maxLive, maxLive/2)}
+	return &client.Error{Kind: client.KindBusy, Message: fmt.Sprintf("%d runs are alive, %d of this caller; the limits are %d and %d; end some, or wait", len(b.live), mine, maxLiveRuns, maxLiveRuns/2)}
 }
 
 // Loop is the part of [supervisor.Loop] that a Tracker uses.
@@ -67,35 +67,35 @@ type StartRequest struct {
 	Spec                   proc.Spec
 	Output                 *os.File // standard output and error; the Tracker closes it; nil means /dev/null
 	Log                    string   // path of Output, for display
-	Limit                  time.Duration
+	TimeLimit              time.Duration
 	Grace                  time.Duration
 	Caller                 string // caller whose runs are counted together; "" for root, which has no limit of its own
 }
 
 // Tracker holds the runs of one supervisor. Any goroutine may call its methods.
 type Tracker struct {
-	mu       sync.Mutex
-	loop     Loop
-	instance string // random first part of the runs' IDs, so that they differ from other containers' IDs
-	next     uint64
-	seq      uint64
-	live     map[string]*entry // living runs by ID
-	byTag    map[string]*entry
-	ended    []*entry      // ended runs, oldest first
-	changed  chan struct{} // channel that is closed and replaced at the next change of a run
+	mu        sync.Mutex
+	loop      Loop
+	instance  string // random first part of the runs' IDs, so that they differ from other containers' IDs
+	nextID    uint64
+	changeSeq uint64
+	live      map[string]*entry // living runs by ID
+	byTag     map[string]*entry
+	ended     []*entry      // ended runs, oldest first
+	changed   chan struct{} // channel that is closed and replaced at the next change of a run
 }
 
 // entry is a run, with fields that only the Tracker uses. A re-execution hands over all fields but those with the tag "-".
 type entry struct {
 	client.Run `reexec:"Run"`
 
-	caller  string        `reexec:"Caller"`
-	limit   time.Duration `reexec:"Limit"`
-	timer   *time.Timer   `reexec:"-"`
-	output  *os.File      `reexec:"-"`
-	starts  chan struct{} `reexec:"-"` // channel that is closed when the process is running or has failed to start
-	started bool          `reexec:"-"`
-	err     error         `reexec:"-"`
+	caller    string        `reexec:"Caller"`
+	limit     time.Duration `reexec:"Limit"`
+	timer     *time.Timer   `reexec:"-"`
+	output    *os.File      `reexec:"-"`
+	startDone chan struct{} `reexec:"-"` // channel that is closed when the process is running or has failed to start
+	started   bool          `reexec:"-"`
+	err       error         `reexec:"-"`
 }
 
 // NewTracker returns a Tracker without runs.
@@ -143,18 +143,18 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 		_ = o.Output.Close() // no data can be lost, because no process has written to the file
 		return b.awaitStart(ctx, e)
 	}
-	if err := b.checkRoom(o.Caller); err != nil {
+	if err := b.checkRunLimit(o.Caller); err != nil {
 		b.mu.Unlock()
 		_ = o.Output.Close()
 		return client.Run{}, err
 	}
-	b.next++
+	b.nextID++
 	e := &entry{
 		Run: client.Run{
-			ID: b.instance + "-" + strconv.FormatUint(b.next, 10), Tag: o.Tag, Template: o.Template, Profile: o.Profile,
+			ID: b.instance + "-" + strconv.FormatUint(b.nextID, 10), Tag: o.Tag, Template: o.Template, Profile: o.Profile,
 			Service: namePrefix + o.Tag, Log: o.Log, StartedAt: time.Now(),
 		},
-		caller: o.Caller, limit: o.Limit, output: o.Output, starts: make(chan struct{}),
+		caller: o.Caller, limit: o.TimeLimit, output: o.Output, startDone: make(chan struct{}),
 	}
 	b.live[e.ID], b.byTag[e.Tag] = e, e
 	b.mu.Unlock()
@@ -176,7 +176,7 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 		b.wakeWaiters(e)
 	}
 	out := e.Run
-	close(e.starts)
+	close(e.startDone)
 	b.mu.Unlock()
 	if over {
 		b.loop.Post(supervisor.Remove{Name: out.Service}) // Post waits for the loop, so b.mu must not be held
@@ -186,7 +186,7 @@ func (b *Tracker) Start(ctx context.Context, o StartRequest) (client.Run, error)
 
 // awaitStart blocks until the call of Start that made this run has started its process.
 func (b *Tracker) awaitStart(ctx context.Context, e *entry) (client.Run, error) {
-	if !pause.Until(ctx, e.starts) {
+	if !pause.Until(ctx, e.startDone) {
 		return client.Run{}, context.Cause(ctx)
 	}
 	b.mu.Lock()
@@ -216,7 +216,7 @@ func (b *Tracker) Pipes(service string) (stdout, stderr *os.File, err error) {
 // startTimer starts the timer of a run with a time limit. The caller holds b.mu.
 func (b *Tracker) startTimer(e *entry) {
 	if e.limit > 0 && e.End == nil && e.timer == nil {
-		e.timer = time.AfterFunc(time.Until(e.StartedAt.Add(e.limit)), guard.Func("ending a run", func() {
+		e.timer = time.AfterFunc(time.Until(e.StartedAt.Add(e.limit)), guard.WrapFunc("ending a run", func() {
 			_, _ = b.stop(context.Background(), e.ID, client.RunTimedOut) // an error means that the supervisor has ended
 		}))
 	}
@@ -233,9 +233,9 @@ func (b *Tracker) stop(ctx context.Context, id, why string) (client.Run, error) 
 	e := b.live[id]
 	if e == nil {
 		defer b.mu.Unlock()
-		return b.find(id)
+		return b.findLocked(id)
 	}
-	e.Asked = cmp.Or(e.Asked, why)
+	e.StopReason = cmp.Or(e.StopReason, why)
 	b.mu.Unlock()
 	err := b.loop.Do(ctx, supervisor.Stop{Name: e.Service})
 	if errors.Is(err, supervisor.ErrUnknown) { // the supervisor has just dropped the service, because the run has ended
@@ -250,10 +250,10 @@ func (b *Tracker) stop(ctx context.Context, id, why string) (client.Run, error) 
 func (b *Tracker) Find(id string) (client.Run, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.find(id)
+	return b.findLocked(id)
 }
 
-func (b *Tracker) find(id string) (client.Run, error) {
+func (b *Tracker) findLocked(id string) (client.Run, error) {
 	if e := b.live[id]; e != nil {
 		return e.Run, nil
 	}
@@ -263,8 +263,8 @@ func (b *Tracker) find(id string) (client.Run, error) {
 	return client.Run{}, &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("no such run %q; the last %d that have ended are remembered", id, MaxEndedRuns)}
 }
 
-// Since returns the runs that began or ended after a cursor, in that order, and the next cursor. 0 is before all runs.
-func (b *Tracker) Since(cursor uint64) ([]client.Run, uint64) {
+// RunsSince returns the runs that began or ended after a cursor, in that order, and the next cursor. 0 is before all runs.
+func (b *Tracker) RunsSince(cursor uint64) ([]client.Run, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	var out []client.Run
@@ -277,11 +277,11 @@ func (b *Tracker) Since(cursor uint64) ([]client.Run, uint64) {
 		out = append(out, b.ended[i].Run)
 	}
 	slices.SortFunc(out, func(a, b client.Run) int { return cmp.Compare(a.Seq, b.Seq) })
-	return out, b.seq
+	return out, b.changeSeq
 }
 
-// Changed returns a channel that is closed when a run begins or ends. Call it before Since. Otherwise a change between the two
-// calls is missed.
+// Changed returns a channel that is closed when a run begins or ends. Call it before RunsSince. Otherwise a change between the
+// two calls is missed.
 func (b *Tracker) Changed() <-chan struct{} {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -292,15 +292,15 @@ func (b *Tracker) Changed() <-chan struct{} {
 func (b *Tracker) NewTag() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.next++
-	return b.instance + "-" + strconv.FormatUint(b.next, 10)
+	b.nextID++
+	return b.instance + "-" + strconv.FormatUint(b.nextID, 10)
 }
 
 // wakeWaiters gives a run that has begun or ended the next Seq, and wakes the goroutines that wait on the channel of Changed. The
 // caller holds b.mu.
 func (b *Tracker) wakeWaiters(e *entry) {
-	b.seq++
-	e.Seq = b.seq
+	b.changeSeq++
+	e.Seq = b.changeSeq
 	close(b.changed)
 	b.changed = make(chan struct{})
 }
@@ -351,7 +351,7 @@ func (b *Tracker) updateRun(e *entry, v *supervisor.Service) (over bool) {
 	case e.End != nil:
 		return false
 	case v == nil: // the supervisor has dropped the service of the run, because the container is shutting down
-		e.End = &client.RunEnd{Lost: true, Exit: client.Exit{At: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
+		e.End = &client.RunEnd{ExitUnknown: true, Exit: client.Exit{EndedAt: time.Now(), Cause: string(supervisor.CauseShutdown), Tail: []string{}}}
 	case v.State == supervisor.Down && v.LastExit != nil:
 		x := v.LastExit
 		e.End = &client.RunEnd{Exit: x.ToClient(), OOM: x.Cause == supervisor.CauseOOM, CPUSeconds: x.CPU.Seconds(), MaxRSS: x.MaxRSS}
@@ -364,8 +364,8 @@ func (b *Tracker) updateRun(e *entry, v *supervisor.Service) (over bool) {
 		return false
 	}
 	e.PID = cmp.Or(e.PID, e.End.PID)
-	if e.Asked == "" && e.End.Cause == string(supervisor.CauseShutdown) {
-		e.Asked = client.RunShutdown
+	if e.StopReason == "" && e.End.Cause == string(supervisor.CauseShutdown) {
+		e.StopReason = client.RunShutdown
 	}
 	if e.timer != nil {
 		e.timer.Stop()

@@ -19,12 +19,12 @@ import (
 // change during the run, as test/summary does for `make test`.
 const BuiltVar = "HINIT_TEST_BUILT"
 
-// Serious is the beginning of the message of a test that has found a broken promise. test/summary looks for it, and does not
-// run such a test again.
-const Serious = "serious: "
+// SeriousPrefix is the beginning of the message of a test that has found a broken promise. test/summary looks for it, and does
+// not run such a test again.
+const SeriousPrefix = "serious: "
 
-// builds has the flags of go build for the programs, as in the Makefile. Programs with the same flags are built by one call.
-var builds = map[string][]string{
+// buildFlags has the flags of go build for the programs, as in the Makefile. Programs with the same flags are built by one call.
+var buildFlags = map[string][]string{
 	"entry":       {"-ldflags=-s -w -E hinit_entry"},                 // for programs whose entry point is in internal/entry
 	"tools":       {"-ldflags=-s -w -E hinit_tools"},                 // for programs whose entry point is in internal/entry/ask
 	"faulty":      {"-ldflags=-s -w -E hinit_entry", "-tags=faults"}, // for programs that tests can make panic
@@ -34,7 +34,7 @@ var builds = map[string][]string{
 }
 
 // program is a program that tests need. build is a key of builds; pkg is the package of the program.
-type program struct{ build, pkg string }
+type program struct{ flagsName, pkg string }
 
 // programs has the programs for tests, by the names of their files.
 var programs = map[string]program{
@@ -102,7 +102,7 @@ func Build(dir string, names ...string) error {
 func groupByBuild(names []string) map[string][]string {
 	groups := make(map[string][]string)
 	for _, name := range names {
-		groups[programs[name].build] = append(groups[programs[name].build], name)
+		groups[programs[name].flagsName] = append(groups[programs[name].flagsName], name)
 	}
 	return groups
 }
@@ -130,16 +130,16 @@ func linkShared(dir, name string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
-	made, err := Shared(name)
+	made, err := SharedProgram(name)
 	if err != nil || os.Link(made, to) == nil {
 		return err
 	}
 	return copyProgram(made, to)
 }
 
-// Shared returns the path of a program in the shared directory, or "" without such a directory. It builds the program first if
-// no other test binary has built it.
-func Shared(name string) (made string, err error) {
+// SharedProgram returns the path of a program in the shared directory, or "" without such a directory. It builds the program
+// first if no other test binary has built it.
+func SharedProgram(name string) (made string, err error) {
 	if sharedDir == "" {
 		return "", nil
 	}
@@ -147,7 +147,7 @@ func Shared(name string) (made string, err error) {
 	if err := os.MkdirAll(filepath.Dir(made), 0o755); err != nil {
 		return "", err
 	}
-	lock, err := lockOf(made)
+	lock, err := lockProgram(made)
 	if err != nil {
 		return "", err
 	}
@@ -157,7 +157,7 @@ func Shared(name string) (made string, err error) {
 	}
 	p := programs[name]
 	// Add mode bits that the umask may have removed.
-	return made, errors.Join(goBuild(p.build, made, p.pkg), os.Chmod(made, 0o755))
+	return made, errors.Join(goBuild(p.flagsName, made, p.pkg), os.Chmod(made, 0o755))
 }
 
 // buildInCache builds the named programs, which have the same flags, in the directory kept, and puts copies into dir. During the
@@ -166,7 +166,7 @@ func buildInCache(dir, kept, build string, names []string) error {
 	if err := os.MkdirAll(kept, 0o755); err != nil {
 		return err
 	}
-	lock, err := lockOf(kept)
+	lock, err := lockProgram(kept)
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func copyProgram(from, to string) error {
 
 // goBuild builds the programs in packages with the flags that builds has for them.
 func goBuild(build, to string, packages ...string) error {
-	cmd := exec.CommandContext(context.Background(), "go", slices.Concat([]string{"build", "-trimpath", "-buildvcs=false"}, builds[build], []string{"-o", to}, packages)...)
+	cmd := exec.CommandContext(context.Background(), "go", slices.Concat([]string{"build", "-trimpath", "-buildvcs=false"}, buildFlags[build], []string{"-o", to}, packages)...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("cannot build what is under test: %w\n%s", err, out)
@@ -222,7 +222,7 @@ func LockPrograms(dir string) (build func() error) {
 			continue // ignore the error: without the directory, linkShared reports it
 		}
 		// without the lock, linkShared builds the program itself
-		if lock, err := lockOf(filepath.Join(dir, name)); err == nil {
+		if lock, err := lockProgram(filepath.Join(dir, name)); err == nil {
 			locks = append(locks, lock)
 		}
 	}
@@ -253,8 +253,8 @@ func LockPrograms(dir string) (build func() error) {
 	}
 }
 
-// lockOf locks the program at the path made during its build. Closing the file releases the lock.
-func lockOf(made string) (*os.File, error) {
+// lockProgram locks the program at the path made during its build. Closing the file releases the lock.
+func lockProgram(made string) (*os.File, error) {
 	lock, err := os.OpenFile(made+".lock", os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {
 		return nil, err

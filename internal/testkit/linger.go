@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lingering returns a TCP socket whose close would wait for a day, because its peer does not read. The end of the test does
+// LingeringSocket returns a TCP socket whose close would wait for a day, because its peer does not read. The end of the test does
 // not wait for the close.
-func Lingering(t *testing.T) int {
+func LingeringSocket(t *testing.T) int {
 	t.Helper()
 	little := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) (err error) {
 		return errors.Join(c.Control(func(fd uintptr) { err = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_RCVBUF, 2048) }), err)

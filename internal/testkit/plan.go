@@ -2,8 +2,8 @@ package testkit
 
 import "slices"
 
-// Plan says what a command in a test may access. hinit-isolate gets it as arguments, see isolation.Argv.
-type Plan struct {
+// IsolationPlan says what a command in a test may access. hinit-isolate gets it as arguments, see isolation.Argv.
+type IsolationPlan struct {
 	Name, Home, Rules, Save string
 	HOME                    string // HOME of the command; "": the one in the environment
 	Hide, Share, Read       []string
@@ -12,7 +12,7 @@ type Plan struct {
 }
 
 // Argv returns the command line that runs command in isolation. path is the path of hinit-isolate.
-func (p Plan) Argv(path string, command []string) []string {
+func (p IsolationPlan) Argv(path string, command []string) []string {
 	words := []string{"name=" + p.Name, "home=" + p.Home}
 	for _, list := range []struct {
 		key    string

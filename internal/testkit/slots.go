@@ -14,8 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// holders has the names of the tests of this binary that have a slot.
-var holders sync.Map
+// slotHolders has the names of the tests of this binary that have a slot.
+var slotHolders sync.Map
 
 // Parallel calls t.Parallel, and then takes a slot for the rest of the test. A subtest takes no slot if one of its parent tests
 // has one. Otherwise tests with a slot could wait for their subtests, while the subtests wait for a slot.
@@ -23,32 +23,32 @@ func Parallel(t *testing.T) {
 	t.Helper()
 	t.Parallel()
 	for above := t.Name(); above != "."; above = path.Dir(above) {
-		if _, has := holders.Load(above); has {
+		if _, has := slotHolders.Load(above); has {
 			return
 		}
 	}
-	t.Cleanup(Slot())
-	holders.Store(t.Name(), nil)
-	t.Cleanup(func() { holders.Delete(t.Name()) })
+	t.Cleanup(TakeSlot())
+	slotHolders.Store(t.Name(), nil)
+	t.Cleanup(func() { slotHolders.Delete(t.Name()) })
 }
 
-// ShareSlots limits parallel tests like [AtOnce], for test binaries whose parallel tests all take a slot. In a run with a
+// ShareSlots limits parallel tests like [LimitParallel], for test binaries whose parallel tests all take a slot. In a run with a
 // shared directory, the number of slots is the only limit of these tests. With another limit, tests that wait for a slot could
 // block the subtests of a test that has one.
 func ShareSlots(n int) {
 	if sharedDir != "" {
 		n = 1000
 	}
-	AtOnce(n)
+	LimitParallel(n)
 }
 
 // slotSearchMu is locked by the test of this binary that is searching for a free slot.
 var slotSearchMu sync.Mutex
 
-// Slot waits for one of the slots of this run, and returns the function that frees it. All test binaries of one `make test`
+// TakeSlot waits for one of the slots of this run, and returns the function that frees it. All test binaries of one `make test`
 // share the slots, so that the number of running tests does not grow with the number of packages. With too many tests, time
-// limits pass, and the tests' repeated checks use up the processors. Without a shared directory, Slot does nothing.
-func Slot() (free func()) {
+// limits pass, and the tests' repeated checks use up the processors. Without a shared directory, TakeSlot does nothing.
+func TakeSlot() (free func()) {
 	slotSearchMu.Lock()
 	defer slotSearchMu.Unlock()
 	for sharedDir != "" {

@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Snapshot returns a text about every file of a tree: path, owner, mode, inode, size and time of change. Without a change, two
-// texts are equal.
-func Snapshot(t testing.TB, root string) string {
+// TreeSnapshot returns a text about every file of a tree: path, owner, mode, inode, size and time of change. Without a change,
+// two texts are equal.
+func TreeSnapshot(t testing.TB, root string) string {
 	t.Helper()
 	var b strings.Builder
 	err := filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {

@@ -68,8 +68,8 @@ type Terminal struct {
 	text strings.Builder
 }
 
-// OnTerminal starts a program in a new session, with a terminal of the given size as its standard streams.
-func OnTerminal(t testing.TB, rows, columns uint16, cmd *exec.Cmd) *Terminal {
+// StartOnTerminal starts a program in a new session, with a terminal of the given size as its standard streams.
+func StartOnTerminal(t testing.TB, rows, columns uint16, cmd *exec.Cmd) *Terminal {
 	t.Helper()
 	near, far, err := OpenTerminal(rows, columns)
 	if err != nil {
@@ -111,8 +111,8 @@ func (term *Terminal) Resize(rows, columns uint16) {
 	}
 }
 
-// Keys types s on the terminal.
-func (term *Terminal) Keys(s string) {
+// Type types s on the terminal.
+func (term *Terminal) Type(s string) {
 	term.t.Helper()
 	if _, err := term.master.WriteString(s); err != nil {
 		term.t.Fatal(err)
@@ -126,8 +126,8 @@ func (term *Terminal) Text() string {
 	return term.text.String()
 }
 
-// Await waits until the output contains a text. It fails the test after [Patience].
-func (term *Terminal) Await(text string) {
+// AwaitText waits until the output contains a text. It fails the test after [Patience].
+func (term *Terminal) AwaitText(text string) {
 	term.t.Helper()
 	for end := time.Now().Add(Patience); !strings.Contains(term.Text(), text); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -136,8 +136,8 @@ func (term *Terminal) Await(text string) {
 	}
 }
 
-// Code waits for the end of the program and returns its exit code. It kills the program after [Patience].
-func (term *Terminal) Code() int {
+// ExitCode waits for the end of the program and returns its exit code. It kills the program after [Patience].
+func (term *Terminal) ExitCode() int {
 	giveUp := time.AfterFunc(Patience, func() { _ = term.cmd.Process.Kill() })
 	defer giveUp.Stop()
 	_ = term.cmd.Wait() // the exit code below shows the end of the program

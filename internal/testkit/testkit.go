@@ -74,9 +74,9 @@ func SkipIfShort(t testing.TB) {
 	}
 }
 
-// ShortLeavesOut parses the flags and reports whether -short is set. TestMain calls it in packages whose tests run finished
+// SkippedInShort parses the flags and reports whether -short is set. TestMain calls it in packages whose tests run finished
 // programs, which take too long for -short. If it returns true, TestMain returns without running tests.
-func ShortLeavesOut() bool {
+func SkippedInShort() bool {
 	flag.Parse()
 	return testing.Short()
 }
@@ -86,7 +86,7 @@ func ShortLeavesOut() bool {
 // calls IsolateProcess.
 func IsolateProcess() {
 	flag.Parse()
-	if dir := InMemory(); dir != "" && os.Getenv("TMPDIR") == "" {
+	if dir := MemoryDir(); dir != "" && os.Getenv("TMPDIR") == "" {
 		_ = os.Setenv("TMPDIR", dir)
 	}
 	syscall.Umask(0o022)
@@ -95,10 +95,10 @@ func IsolateProcess() {
 	_ = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC)
 }
 
-// InMemory returns a directory in memory for short-lived files, but only with -short. In memory, thousands of files take no
+// MemoryDir returns a directory in memory for short-lived files, but only with -short. In memory, thousands of files take no
 // seconds of the kernel's time. The long tests must use a real file system. The result is "" without a directory that has
 // enough memory for programs.
-func InMemory() string {
+func MemoryDir() string {
 	const dir, room = "/dev/shm", 1 << 30
 	var at unix.Statfs_t
 	if !testing.Short() || unix.Statfs(dir, &at) != nil || at.Type != unix.TMPFS_MAGIC || at.Flags&unix.ST_NOEXEC != 0 ||
@@ -108,25 +108,25 @@ func InMemory() string {
 	return dir
 }
 
-// AtOnce lets n parallel tests of this binary run at the same time, unless the command line sets the number. Use it for tests
-// that mostly wait, and so don't need a processor each. On a slow machine it allows fewer, because time limits of the programs
-// under test would pass. TestMain calls AtOnce.
-func AtOnce(n int) {
+// LimitParallel lets n parallel tests of this binary run at the same time, unless the command line sets the number. Use it for
+// tests that mostly wait, and so don't need a processor each. On a slow machine it allows fewer, because time limits of the
+// programs under test would pass. TestMain calls LimitParallel.
+func LimitParallel(n int) {
 	flag.Parse()
 	given := false
 	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
 	if !given {
-		_ = flag.Set("test.parallel", strconv.Itoa(max(2, min(n, int(float64(n)*float64(quickStart)/float64(startTime()))))))
+		_ = flag.Set("test.parallel", strconv.Itoa(max(2, min(n, int(float64(n)*float64(fastProgramStart)/float64(programStartTime()))))))
 	}
 }
 
-// quickStart is the processor time for the start of a program on a fast machine. On a slower machine, [AtOnce] allows fewer
-// tests.
-const quickStart = 1500 * time.Microsecond
+// fastProgramStart is the processor time for the start of a program on a fast machine. On a slower machine, [LimitParallel]
+// allows fewer tests.
+const fastProgramStart = 1500 * time.Microsecond
 
-// startTime returns the average processor time for the start and the end of a small program. Time on a clock would depend on
-// other running programs.
-func startTime() time.Duration {
+// programStartTime returns the average processor time for the start and the end of a small program. Time on a clock would depend
+// on other running programs.
+func programStartTime() time.Duration {
 	const times = 30
 	used := func() time.Duration {
 		var u unix.Rusage
@@ -135,7 +135,7 @@ func startTime() time.Duration {
 	}
 	before := used()
 	for range times {
-		// Without /bin/true the time is short, and AtOnce allows all tests.
+		// Without /bin/true the time is short, and LimitParallel allows all tests.
 		_ = exec.CommandContext(context.Background(), "/bin/true").Run()
 	}
 	return max((used()-before)/times, time.Microsecond)

@@ -76,7 +76,7 @@ func startForkChain() int {
 	}
 	obey := make(chan os.Signal, 1)
 	signal.Notify(obey, syscall.SIGTERM)
-	ready()
+	printReady()
 	<-obey
 	return 0
 }
@@ -98,9 +98,9 @@ func forkForever() {
 	}
 }
 
-// trace makes one request of ptrace(2). After PTRACE_TRACEME it executes a program that sleeps. After any other request it
+// requestTrace makes one request of ptrace(2). After PTRACE_TRACEME it executes a program that sleeps. After any other request it
 // sleeps itself. It stays on one thread, because the tracer is a thread and not a process.
-func trace(request, thread uintptr) int {
+func requestTrace(request, thread uintptr) int {
 	runtime.LockOSThread()
 	if _, _, errno := syscall.RawSyscall6(syscall.SYS_PTRACE, request, thread, 0, 0, 0, 0); errno != 0 {
 		fmt.Fprintln(os.Stderr, "ptrace:", errno)
@@ -112,18 +112,18 @@ func trace(request, thread uintptr) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	ready()
-	forever()
+	printReady()
+	sleepForever()
 	return 0
 }
 
-func sibling() int {
+func startSibling() int {
 	obey := make(chan os.Signal, 1)
 	signal.Notify(obey, syscall.SIGTERM)
 	runtime.LockOSThread()
 	pid, _, errno := syscall.RawSyscall6(syscall.SYS_CLONE, uintptr(syscall.CLONE_PARENT)|uintptr(syscall.SIGCHLD), 0, 0, 0, 0, 0)
 	if pid == 0 {
-		settle()
+		runSibling()
 	}
 	if errno != 0 {
 		fmt.Fprintln(os.Stderr, errno)
@@ -134,12 +134,12 @@ func sibling() int {
 	return 0
 }
 
-// settle is the process that sibling makes. Like forkForever it may use only system calls. It blocks all signals and sleeps for
-// ever.
+// runSibling is the process that sibling makes. Like forkForever it may use only system calls. It blocks all signals and sleeps
+// for ever.
 //
 //go:nosplit
 //go:norace
-func settle() {
+func runSibling() {
 	blocked := ^uint64(0)
 	_, _, _ = syscall.RawSyscall6(syscall.SYS_RT_SIGPROCMASK, 0, uintptr(unsafe.Pointer(&blocked)), 0, 8, 0, 0)
 	_, _, _ = syscall.RawSyscall(syscall.SYS_SETSID, 0, 0, 0)
@@ -160,13 +160,13 @@ func init() { //nolint:gochecknoinits // only before main is the first thread kn
 
 // endFirstThread ends only the first thread of this process. The kernel then shows the process as a zombie, although it lives on.
 func endFirstThread() {
-	go forever()
+	go sleepForever()
 	_, _, _ = syscall.Syscall(syscall.SYS_EXIT, 0, 0, 0)
 }
 
-// lease holds a write lease of a file (fcntl(2), F_SETLEASE). A process that opens or executes the file waits until the kernel
-// breaks the lease.
-func lease(path string) int {
+// holdLease holds a write lease of a file (fcntl(2), F_SETLEASE). A process that opens or executes the file waits until the
+// kernel breaks the lease.
+func holdLease(path string) int {
 	// Catch the signal with which the kernel asks for the release of the lease.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGIO)
 	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -177,7 +177,7 @@ func lease(path string) int {
 		fmt.Fprintf(os.Stderr, "cannot hold a lease of %s: %v\n", path, err)
 		return 1
 	}
-	ready()
+	printReady()
 	time.Sleep(time.Hour)
 	return 0
 }

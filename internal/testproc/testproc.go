@@ -19,8 +19,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// prefix is the beginning of a child's first argument. The name of the child's role follows it.
-const prefix = "testproc:"
+// rolePrefix is the beginning of a child's first argument. The name of the child's role follows it.
+const rolePrefix = "testproc:"
 
 // executable is the program that plays the roles: this program or, after [Main], the small program that make test has built. A
 // test binary with the race detector takes seven times as long to start.
@@ -29,23 +29,23 @@ var executable = "/proc/self/exe"
 // Argv returns the arguments that start a child with a role and its parameters. Execute Argv()[0] with the whole slice as its
 // argv.
 func Argv(role string, params ...string) []string {
-	return append([]string{executable, prefix + role}, params...)
+	return append([]string{executable, rolePrefix + role}, params...)
 }
 
 // Main plays the child's role and exits, if this process was started with [Argv]. In any other process it returns. With the
 // race detector, a child would sleep for a second when it exits. Main prevents that with an environment variable that
 // children inherit.
 func Main() {
-	if len(os.Args) >= 2 && strings.HasPrefix(os.Args[1], prefix) {
-		os.Exit(run(strings.TrimPrefix(os.Args[1], prefix), os.Args[2:]))
+	if len(os.Args) >= 2 && strings.HasPrefix(os.Args[1], rolePrefix) {
+		os.Exit(playRole(strings.TrimPrefix(os.Args[1], rolePrefix), os.Args[2:]))
 	}
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
-	if built, err := testkit.Shared("testproc"); err == nil && built != "" {
+	if built, err := testkit.SharedProgram("testproc"); err == nil && built != "" {
 		executable = built
 	}
 }
 
-func run(role string, params []string) int {
+func playRole(role string, params []string) int {
 	param := func(i int, def string) string {
 		if i < len(params) {
 			return params[i]
@@ -64,31 +64,31 @@ func run(role string, params []string) int {
 		time.Sleep(time.Duration(number(1, 0)) * time.Millisecond)
 		return number(0, 0)
 	case "sleep": // sleep: sleeps until the default action of a signal ends it
-		ready()
-		forever()
+		printReady()
+		sleepForever()
 	case "obey": // obey [CODE]: at SIGTERM it ends with this exit code
 		term := make(chan os.Signal, 1)
 		signal.Notify(term, syscall.SIGTERM)
-		ready()
+		printReady()
 		<-term
 		return number(0, 0)
 	case "deaf": // deaf: ignores SIGTERM, with a handler that does nothing
 		signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM)
-		ready()
-		forever()
+		printReady()
+		sleepForever()
 	case "escape": // escape clean|tagged [deaf|headless]: starts a daemon by double fork and setsid, then sleeps
-		return escape(params)
+		return playEscape(params)
 	case "hide": // hide [MARK]: lowers the resource limit by which hinit marks a run to MARK, then does escape clean deaf
 		mark := uint64(number(0, 1))
 		if err := syscall.Setrlimit(15, &syscall.Rlimit{Cur: mark, Max: mark}); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		return escape([]string{"clean", "deaf"})
+		return playEscape([]string{"clean", "deaf"})
 	case "sibling": // sibling: makes a child of its own parent that ignores SIGTERM, in a new session; then sleeps until SIGTERM
-		return sibling()
+		return startSibling()
 	case "middle": // middle: the process in the middle of a double fork
-		pid, err := start(params[0] == "clean", true, "leaf", params[1:]...)
+		pid, err := startRole(params[0] == "clean", true, "leaf", params[1:]...)
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -101,16 +101,16 @@ func run(role string, params []string) int {
 				endFirstThread()
 			}
 		}
-		forever()
+		sleepForever()
 	case "children": // children N: starts N sleeping children in its own group, then sleeps
 		for range number(0, 1) {
-			if _, err := start(false, false, "leaf"); err != nil {
+			if _, err := startRole(false, false, "leaf"); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 				return 1
 			}
 		}
-		ready()
-		forever()
+		printReady()
+		sleepForever()
 	case "status": // status: prints its /proc/self/status
 		b, _ := os.ReadFile("/proc/self/status")
 		_, _ = os.Stdout.Write(b)
@@ -123,21 +123,21 @@ func run(role string, params []string) int {
 	case "comet": // comet: starts a daemon that forks, makes a session and ends, for ever; then sleeps until SIGTERM
 		return startForkChain()
 	case "lease": // lease FILE: holds a write lease, so that execve(2) of the file waits for /proc/sys/fs/lease-break-time
-		return lease(params[0])
+		return holdLease(params[0])
 	case "eat": // eat BYTES [headless]: allocates memory and sleeps
 		food := make([]byte, number(0, 0))
 		for i := 0; i < len(food); i += 4096 {
 			food[i] = 1
 		}
-		ready()
+		printReady()
 		if len(params) > 1 {
 			endFirstThread()
 		}
-		forever()
+		sleepForever()
 		runtime.KeepAlive(food)
 	case "moments": // moments: runs a child that is busy for 60 ms, again and again, and has the kernel reap them
 		signal.Ignore(syscall.SIGCHLD)
-		for ready(); ; {
+		for printReady(); ; {
 			pid, err := syscall.ForkExec("/proc/self/exe", Argv("busy"), &syscall.ProcAttr{Env: os.Environ()})
 			if err != nil {
 				fmt.Fprintln(os.Stderr, err)
@@ -149,11 +149,11 @@ func run(role string, params []string) int {
 		for end := time.Now().Add(60 * time.Millisecond); time.Now().Before(end); {
 		}
 	case "share": // share BYTES open|headless|hidden|mapped|parent: holds a file in memory without a name, open, open unseen, or mapped by two processes
-		return share(number(0, 0), params[1])
+		return playShare(number(0, 0), params[1])
 	case "tracer": // tracer TID: traces a thread, and never waits for it
-		return trace(unix.PTRACE_SEIZE, uintptr(number(0, 0)))
+		return requestTrace(unix.PTRACE_SEIZE, uintptr(number(0, 0)))
 	case "traceme":
-		return trace(unix.PTRACE_TRACEME, 0)
+		return requestTrace(unix.PTRACE_TRACEME, 0)
 	case "ids": // ids: prints its pid, process group, session and working directory
 		sid, _, _ := syscall.RawSyscall(syscall.SYS_GETSID, 0, 0, 0)
 		wd, _ := os.Getwd()
@@ -165,15 +165,15 @@ func run(role string, params []string) int {
 	return 0
 }
 
-func ready() { _, _ = io.WriteString(os.Stdout, "ready\n") }
+func printReady() { _, _ = io.WriteString(os.Stdout, "ready\n") }
 
-func forever() {
+func sleepForever() {
 	for {
 		time.Sleep(time.Hour)
 	}
 }
 
-func escape(params []string) int {
+func playEscape(params []string) int {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return 1
@@ -192,11 +192,11 @@ func escape(params []string) int {
 	var ws syscall.WaitStatus
 	_, _ = syscall.Wait4(pid, &ws, 0, nil)
 	_, _ = os.Stdout.Write(buf[:n])
-	forever()
+	sleepForever()
 	return 0
 }
 
-func start(clean, session bool, role string, params ...string) (int, error) {
+func startRole(clean, session bool, role string, params ...string) (int, error) {
 	env := os.Environ()
 	if clean {
 		env = nil
@@ -210,9 +210,9 @@ func start(clean, session bool, role string, params ...string) (int, error) {
 	})
 }
 
-// share plays the role of the same name. In the role "parent", the process maps the file and starts a process in the role
+// playShare plays the role of the same name. In the role "parent", the process maps the file and starts a process in the role
 // "mapped" with the file as its standard input. Then it closes the file.
-func share(bytes int, how string) int {
+func playShare(bytes int, how string) int {
 	fd := 0
 	if how != "mapped" {
 		var err error
@@ -239,11 +239,11 @@ func share(bytes int, how string) int {
 		_ = unix.Close(fd)
 	}
 	if how != "parent" {
-		ready()
+		printReady()
 	}
 	if how == "headless" {
 		endFirstThread()
 	}
-	forever()
+	sleepForever()
 	return 0
 }

@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	tickInterval  = time.Second            // time between two updates of the ages on the screen, and between two checks whether hinit answers
-	readDelay     = 150 * time.Millisecond // how long the cursor must stay on a service before top reads its log or its processes
-	detailsEvery  = 2 * time.Second
-	eventBatch    = 200 * time.Millisecond
-	maxPastEvents = 200 // number of past events in a new event pane
-	maxOrders     = 8   // maximum number of orders in progress
+	tickInterval       = time.Second            // time between two updates of the ages on the screen, and between two checks whether hinit answers
+	readDelay          = 150 * time.Millisecond // how long the cursor must stay on a service before top reads its log or its processes
+	detailsInterval    = 2 * time.Second
+	eventBatchInterval = 200 * time.Millisecond
+	maxPastEvents      = 200 // number of past events in a new event pane
+	maxOrders          = 8   // maximum number of orders in progress
 )
 
 // app connects the terminal library with the model and with the data sources. It implements tea.Model.
@@ -50,9 +50,9 @@ type app struct {
 // it calls the modelUpdate. The results are a command for the library to run, and whether to draw the screen.
 type modelUpdate func(now time.Time) (cmd tea.Cmd, draw bool)
 
-// report makes the goroutine of the terminal library call change and then draw the screen, because only that goroutine may
+// changeModel makes the goroutine of the terminal library call change and then draw the screen, because only that goroutine may
 // change the model.
-func (a *app) report(change func(now time.Time)) {
+func (a *app) changeModel(change func(now time.Time)) {
 	a.send(modelUpdate(func(now time.Time) (tea.Cmd, bool) {
 		change(now)
 		return nil, true
@@ -67,8 +67,8 @@ func (a *app) Init() tea.Cmd {
 	for i, f := range a.feeds {
 		guard.Go("following the status", func() {
 			f.FollowStatus(a.ctx,
-				func(c client.StatusChange) { a.report(func(now time.Time) { a.model.ApplyChange(i, c, now) }) },
-				func(err error) { a.report(func(now time.Time) { a.model.HostLost(i, err.Error(), now) }) })
+				func(c client.StatusChange) { a.changeModel(func(now time.Time) { a.model.ApplyChange(i, c, now) }) },
+				func(err error) { a.changeModel(func(now time.Time) { a.model.HostLost(i, err.Error(), now) }) })
 		})
 		guard.Go("measuring", func() {
 			f.FollowUsage(a.ctx, func(u map[string]procusage.Usage) {
@@ -132,7 +132,7 @@ func (a *app) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	}
 	switch {
 	case !draw:
-	case a.model.IsOver():
+	case a.model.IsQuitting():
 		return a, tea.Quit
 	default:
 		a.updateSources()
@@ -173,7 +173,7 @@ func (a *app) startOrders(orders []model.Order) (next tea.Cmd) {
 			act = func() error { return wholefile.WriteNew(o.Word, []byte(text)) }
 		case model.VerbShell:
 			if a.onlyThisContainer {
-				return tea.Exec(shell{o.Name}, func(err error) tea.Msg { return a.reportEnd(o, err) })
+				return tea.Exec(shellCommand{o.Name}, func(err error) tea.Msg { return a.reportEnd(o, err) })
 			}
 			act = func() error { return errOtherContainer }
 		}
@@ -197,7 +197,7 @@ func (a *app) updateSources() {
 		a.stopLog()
 		a.stopLog = a.startAfterReadDelay(now.Log.File != "", "following a log", func(ctx context.Context) {
 			a.feeds[now.Log.Host].FollowLog(ctx, now.Log, func(lines []model.LogLine) {
-				a.report(func(time.Time) {
+				a.changeModel(func(time.Time) {
 					if now.Log == a.dataNeeds.Log { // the cursor may be on another service by now
 						a.model.AddLogLines(now.Log, lines)
 					}
@@ -210,8 +210,8 @@ func (a *app) updateSources() {
 		a.stopDetails = a.startAfterReadDelay(now.DetailsOf.Name != "", "looking at processes", func(ctx context.Context) {
 			for ctx.Err() == nil {
 				in := a.feeds[now.DetailsOf.Host].ReadProcesses(now.DetailsOf, now.PID)
-				a.report(func(time.Time) { a.model.SetProcessDetails(in) })
-				pause.For(ctx, detailsEvery)
+				a.changeModel(func(time.Time) { a.model.SetProcessDetails(in) })
+				pause.For(ctx, detailsInterval)
 			}
 		})
 	}
@@ -252,11 +252,11 @@ func (a *app) followEvents() {
 		case <-a.ctx.Done():
 			return
 		}
-		pause.For(a.ctx, eventBatch)
+		pause.For(a.ctx, eventBatchInterval)
 		for range len(fresh) { // this goroutine alone receives, so these receives don't block
 			batch = append(batch, <-fresh)
 		}
-		a.report(func(time.Time) {
+		a.changeModel(func(time.Time) {
 			for _, add := range batch {
 				add()
 			}
@@ -264,12 +264,12 @@ func (a *app) followEvents() {
 	}
 }
 
-// shell runs `hinit shell NAME` on the terminal of this process. It implements tea.ExecCommand; the library suspends the screen
-// until the shell ends.
-type shell struct{ name string }
+// shellCommand runs `hinit shell NAME` on the terminal of this process. It implements tea.ExecCommand; the library suspends the
+// screen until the shell ends.
+type shellCommand struct{ name string }
 
 // Run runs the shell until it ends. It ignores the exit code, because the last command in the shell has determined it.
-func (s shell) Run() error {
+func (s shellCommand) Run() error {
 	hinit, err := cmdline.HinitPath()
 	if err != nil {
 		return err
@@ -283,11 +283,11 @@ func (s shell) Run() error {
 
 // SetStdin implements tea.ExecCommand. Like the next two methods it does nothing, because the shell uses the files of this
 // process.
-func (shell) SetStdin(io.Reader) {}
+func (shellCommand) SetStdin(io.Reader) {}
 
-func (shell) SetStdout(io.Writer) {}
+func (shellCommand) SetStdout(io.Writer) {}
 
-func (shell) SetStderr(io.Writer) {}
+func (shellCommand) SetStderr(io.Writer) {}
 
 // errOtherContainer means that the user has asked for a shell of a service in another container.
 var errOtherContainer = errors.New("cannot open a shell of another container: it is made from the configuration here; call hinit shell in that container")

@@ -25,7 +25,7 @@ import (
 	"hinit/internal/top/model"
 )
 
-const doing = "run hinit top"
+const actionText = "run hinit top"
 
 // framesPerSecond limits how often the terminal library draws. A key shows its effect within a twentieth of a second, and the
 // status of hinit changes once a second.
@@ -33,7 +33,7 @@ const framesPerSecond = 20
 
 // Main runs `hinit top` with the arguments args, and returns the exit code.
 func Main(args []string) int {
-	return cmdline.WithOutput(func(out io.Writer) int { return run(cmdline.NewCall(verb(), args, out, os.Stderr)) })
+	return cmdline.RunWithOutput(func(out io.Writer) int { return run(cmdline.NewCall(topVerb(), args, out, os.Stderr)) })
 }
 
 func run(c *cmdline.Call) int {
@@ -61,22 +61,22 @@ func run(c *cmdline.Call) int {
 	if words, code, ok := c.Parse(0, -1); !ok {
 		return code
 	} else if len(words) > 0 {
-		return c.Fail(cmdline.WrongUsage, "cannot "+doing+": it takes no names; filter with / on the screen")
+		return c.Fail(cmdline.ExitUsage, "cannot "+actionText+": it takes no names; filter with / on the screen")
 	}
 	if feeds == nil {
 		f, err := feed.Open()
 		if err != nil {
-			return c.Failed(doing, err)
+			return c.ReportError(actionText, err)
 		}
 		feeds, names = []*feed.Feed{f}, []string{""}
 	}
 	if *once || os.Getenv("TERM") == "dumb" || !proc.IsTerminal(os.Stdin) || !proc.IsTerminal(os.Stdout) {
-		return c.Failed(doing, printOnce(c.Out, feeds, names))
+		return c.ReportError(actionText, printOnce(c.Out, feeds, names))
 	}
 	return runScreen(c, feeds, names, theme, !*noMouse)
 }
 
-func verb() cmdline.Verb {
+func topVerb() cmdline.Verb {
 	var keys strings.Builder
 	for _, k := range model.Keys("help") {
 		fmt.Fprintf(&keys, "\n  %-14s %s", k[0], k[1])
@@ -125,9 +125,9 @@ func printOnce(out io.Writer, feeds []*feed.Feed, names []string) (failed error)
 			continue
 		}
 		if len(feeds) > 1 {
-			fmt.Fprintf(out, "%s:\n", show.Name(names[i]))
+			fmt.Fprintf(out, "%s:\n", show.EscapeName(names[i]))
 		}
-		if _, err := out.Write(show.Status(st, show.Layout{})); err != nil {
+		if _, err := out.Write(show.StatusTable(st, show.Layout{})); err != nil {
 			return err
 		}
 	}
@@ -142,18 +142,18 @@ func runScreen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, m
 	program := tea.NewProgram(a, tea.WithFPS(framesPerSecond), tea.WithContext(ctx))
 	a.send = program.Send
 	var fault atomic.Pointer[string]
-	guard.SetHandler(func(doing string, value any, stack []byte) {
+	guard.SetPanicHandler(func(doing string, value any, stack []byte) {
 		fault.CompareAndSwap(nil, new(fmt.Sprintf("hinit top has a fault while %s: %v\n%s", doing, value, stack)))
 		program.Kill() // makes Run return, which restores the terminal
 	})
-	defer guard.SetHandler(nil)
+	defer guard.SetPanicHandler(nil)
 	_, err := program.Run()
 	if said := fault.Load(); said != nil {
 		fmt.Fprintln(os.Stderr, *said)
-		return cmdline.Failed
+		return cmdline.ExitFailed
 	}
 	if errors.Is(err, tea.ErrInterrupted) {
 		return 128 + int(syscall.SIGINT)
 	}
-	return c.Failed(doing, err)
+	return c.ReportError(actionText, err)
 }

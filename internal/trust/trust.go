@@ -179,7 +179,7 @@ func Stat(path string, rule Rule) (st unix.Stat_t, doubt *Violation, err error) 
 // created the last one. A relative path begins at the working directory. OpenDir does not wait for the server of a directory
 // on the path.
 func OpenDir(path string, lastLink bool, mode uint32) (fd int, made bool, err error) {
-	w := &walk{kind: unix.O_DIRECTORY, lastLink: lastLink, mode: mode}
+	w := &walk{openType: unix.O_DIRECTORY, lastLink: lastLink, mode: mode}
 	defer w.close()
 	if err = w.resolve(path); err == nil && w.st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		err = unix.ENOTDIR
@@ -194,7 +194,7 @@ func OpenDir(path string, lastLink bool, mode uint32) (fd int, made bool, err er
 // walk is the state of the resolution of one path.
 type walk struct {
 	rule            Rule
-	kind            int        // type of the last component: O_DIRECTORY in OpenDir, otherwise 0
+	openType        int        // type of the last component: O_DIRECTORY in OpenDir, otherwise 0
 	lastLink        bool       // parameter lastLink of OpenDir
 	mode            uint32     // parameter mode of OpenDir
 	made            bool       // result made of OpenDir
@@ -221,7 +221,7 @@ func (w *walk) resolve(path string) error {
 	start := "/"
 	if !strings.HasPrefix(path, start) {
 		start = "."
-		if w.kind == 0 {
+		if w.openType == 0 {
 			return errors.New("not an absolute path")
 		}
 	}
@@ -245,7 +245,7 @@ func (w *walk) resolve(path string) error {
 		if links > maxLinks {
 			return unix.ELOOP
 		}
-		if w.kind != 0 && (len(names) == 0 && !w.lastLink || !onlyRootWrites(w.parent)) {
+		if w.openType != 0 && (len(names) == 0 && !w.lastLink || !onlyRootWrites(w.parent)) {
 			return linkError(w.path)
 		}
 		target, err := w.follow()
@@ -284,7 +284,7 @@ func (w *walk) moveTo(parent, fd int) {
 // enter moves to the entry name of the directory w.current, and examines it. In OpenDir it doesn't examine a directory: that
 // could wait for a server.
 func (w *walk) enter(name string) error {
-	flags := openFlags | w.kind
+	flags := openFlags | w.openType
 	open := func() (int, error) { return unix.Openat(w.current, name, flags, 0) }
 	fd, err := Retry(open)
 	w.made = false
@@ -295,7 +295,7 @@ func (w *walk) enter(name string) error {
 			fd, err = Retry(open)
 		}
 	}
-	if w.kind != 0 && errors.Is(err, unix.ENOTDIR) { // the component may be a link
+	if w.openType != 0 && errors.Is(err, unix.ENOTDIR) { // the component may be a link
 		flags = openFlags
 		fd, err = Retry(open)
 	}
@@ -394,11 +394,11 @@ func ContainsPath(value, dir string) bool {
 			return false
 		}
 		value = value[i+len(dir):]
-		if value == "" || !strings.Contains(nameBytes, value[:1]) {
+		if value == "" || !strings.Contains(fileNameBytes, value[:1]) {
 			return true
 		}
 	}
 }
 
-// nameBytes are the bytes after a path that can be part of the same name. Then the text names another file.
-const nameBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."
+// fileNameBytes are the bytes after a path that can be part of the same name. Then the text names another file.
+const fileNameBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-."

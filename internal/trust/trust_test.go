@@ -12,8 +12,8 @@ import (
 	"hinit/internal/trust"
 )
 
-// tree is a directory that only root can change, with the files of a test.
-func tree(t *testing.T) string {
+// makeTree is a directory that only root can change, with the files of a test.
+func makeTree(t *testing.T) string {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
@@ -88,7 +88,7 @@ func TestEveryComponentOnTheWayIsJudged(t *testing.T) {
 		}, "/his", "belongs to uid 10000"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := tree(t)
+			dir := makeTree(t)
 			must(t, os.MkdirAll(dir+"/a/b", 0o755), os.WriteFile(dir+"/a/b/file", []byte("text"), 0o644))
 			fd, doubt, err := trust.Open(c.spoil(t, dir), trust.RootOnly)
 			if err != nil {
@@ -111,7 +111,7 @@ func TestEveryComponentOnTheWayIsJudged(t *testing.T) {
 }
 
 func TestWhatIsNoFileIsNotOpened(t *testing.T) {
-	dir := tree(t)
+	dir := makeTree(t)
 	must(t, unix.Mkfifo(dir+"/fifo", 0o644), os.Symlink("loop", dir+"/loop"), os.WriteFile(dir+"/file", nil, 0o644))
 	for path, want := range map[string]string{
 		dir + "/fifo": "not a regular file", dir: "not a regular file", "relative": "not an absolute path", dir + "/gone": unix.ENOENT.Error(),
@@ -128,7 +128,7 @@ func TestWhatIsNoFileIsNotOpened(t *testing.T) {
 }
 
 func TestAReadOnlyMountLeavesNoDoubt(t *testing.T) {
-	dir := tree(t)
+	dir := makeTree(t)
 	must(t, os.WriteFile(dir+"/file", nil, 0o666), os.Chmod(dir+"/file", 0o666))
 	if err := unix.Mount(dir+"/file", dir+"/file", "", unix.MS_BIND, ""); err != nil {
 		t.Skipf("cannot mount: %v", err)
@@ -150,7 +150,7 @@ func TestAReadOnlyMountLeavesNoDoubt(t *testing.T) {
 }
 
 func TestADirectoryIsDoubtedWhereOthersCouldMakeIt(t *testing.T) {
-	dir := tree(t)
+	dir := makeTree(t)
 	must(t, os.Mkdir(dir+"/shared", 0o755), os.Chmod(dir+"/shared", 0o777|os.ModeSticky), os.Mkdir(dir+"/group", 0o755), os.Chown(dir+"/group", 0, 50), os.Chmod(dir+"/group", 0o775))
 	for path, doubted := range map[string]bool{"/gone": false, "/shared/gone": true, "/shared": true, "/group": true} {
 		doubt, err := trust.Check(dir+path, trust.NotChangeableBy(10000, []uint32{50}))
@@ -166,7 +166,7 @@ func TestADirectoryIsDoubtedWhereOthersCouldMakeIt(t *testing.T) {
 // TestSwapper exchanges a directory and a link to another user's directory during the opening of the path. A file without a
 // doubt must always be root's.
 func TestSwapper(t *testing.T) {
-	dir := tree(t)
+	dir := makeTree(t)
 	must(t, os.Mkdir(dir+"/root", 0o755), os.WriteFile(dir+"/root/file", []byte("root's"), 0o644),
 		os.Mkdir(dir+"/his", 0o755), os.WriteFile(dir+"/his/file", []byte("his"), 0o644), os.Chown(dir+"/his", 10000, 10000), os.Chown(dir+"/his/file", 10000, 10000),
 		os.Symlink("root", dir+"/a"), os.Symlink("his", dir+"/b"))

@@ -33,8 +33,8 @@ const (
 )
 
 const (
-	// processMargin is the number of free process numbers below which the status shows a warning.
-	processMargin = 8
+	// lowProcessWarning is the number of free process numbers below which the status shows a warning.
+	lowProcessWarning = 8
 	// maxScannedLimit is the highest process limit of a container with which hinit still searches for the service with most
 	// processes.
 	maxScannedLimit = 8192
@@ -81,13 +81,13 @@ func CheckDescriptors() error {
 // service has many processes, the warning names it. leaders returns the main processes of the services by name;
 // ProcessesUsedUp calls it only for a warning, and does not block on a disk.
 func ProcessesUsedUp(leaders func() map[string]int) (text string) {
-	blocking.Run(blocking.Short, func() { text = processesUsedUp(cgroupDir, "/proc", leaders) })
+	blocking.Run(blocking.ShortCalls, func() { text = processesUsedUp(cgroupDir, "/proc", leaders) })
 	return text
 }
 
 func processesUsedUp(cgroup, proc string, leaders func() map[string]int) string {
 	free, limited := freeProcesses(cgroup)
-	if !limited || free > processMargin {
+	if !limited || free > lowProcessWarning {
 		return ""
 	}
 	limit, _ := processLimit(cgroup)

@@ -16,15 +16,15 @@ const (
 	// bootGCPercent is GOGC during the boot: by how many percent the heap may grow between two garbage collections. The first
 	// one also comes later.
 	bootGCPercent = 400
-	// ReleaseAfter is how long PID 1 must be idle before it returns unused memory to the kernel.
-	ReleaseAfter = 250 * time.Millisecond
-	// ReleaseAgain is how long PID 1 must be idle before it returns unused memory a second time. By then each periodic task has
-	// run once and has left garbage.
-	ReleaseAgain = 2500 * time.Millisecond
-	// minGrowth is how many bytes the heap must have grown since the last collection before Release collects garbage again.
+	// ReleaseDelay is how long PID 1 must be idle before it returns unused memory to the kernel.
+	ReleaseDelay = 250 * time.Millisecond
+	// SecondReleaseDelay is how long PID 1 must be idle before it returns unused memory a second time. By then each periodic task
+	// has run once and has left garbage.
+	SecondReleaseDelay = 2500 * time.Millisecond
+	// minHeapGrowth is how many bytes the heap must have grown since the last collection before Release collects garbage again.
 	// Unless the call is the final one, it must also have grown by an eighth, because the cost of a collection grows with the
 	// heap.
-	minGrowth = 256 << 10
+	minHeapGrowth = 256 << 10
 )
 
 // RelaxGC makes the garbage collector run less often during the boot. When the boot ends, call normal to restore the setting.
@@ -37,10 +37,10 @@ func RelaxGC() (normal func()) {
 	return sync.OnceFunc(func() { debug.SetGCPercent(percent) })
 }
 
-// The heap of PID 1 may use the container's memory limit divided by memoryShare, but always at least minMemory bytes.
+// The heap of PID 1 may use the container's memory limit divided by memoryLimitDivisor, but always at least minMemory bytes.
 const (
-	memoryShare = 8
-	minMemory   = 24 << 20
+	memoryLimitDivisor = 8
+	minMemory          = 24 << 20
 )
 
 // LimitMemory limits the heap to a part of the memory that the container's control group allows. GOMEMLIMIT overrides this limit.
@@ -48,7 +48,7 @@ func LimitMemory() { limitMemory(cgroupDir) }
 
 func limitMemory(cgroup string) {
 	if limit, ok := cgroupNumber(cgroup, "memory.max", "memory/memory.limit_in_bytes"); ok && os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(max(int64(limit)/memoryShare, minMemory))
+		debug.SetMemoryLimit(max(int64(limit)/memoryLimitDivisor, minMemory))
 	}
 }
 
@@ -58,13 +58,13 @@ type Releaser struct {
 	heapAfterRelease uint64 // size of the heap in bytes after the last release
 }
 
-// Release returns unused memory to the kernel. Call it when PID 1 has been idle for [ReleaseAfter], and again after
-// [ReleaseAgain]. final is true for the last call before PID 1 works again. Release collects garbage only if the heap has
+// Release returns unused memory to the kernel. Call it when PID 1 has been idle for [ReleaseDelay], and again after
+// [SecondReleaseDelay]. final is true for the last call before PID 1 works again. Release collects garbage only if the heap has
 // grown. A collection with hundreds of services takes a few milliseconds; without one, Release takes a tenth of a
 // millisecond.
 func (r *Releaser) Release(final bool) {
 	defer dropProgramText()
-	growth := uint64(minGrowth)
+	growth := uint64(minHeapGrowth)
 	if !final {
 		growth = max(growth, r.heapAfterRelease/8)
 	}

@@ -15,9 +15,9 @@ import (
 )
 
 func TestRestTakesTheImageOutOfMemoryAndTheProgramGoesOn(t *testing.T) {
-	before := residentFile(t)
+	before := residentFileKB(t)
 	dropProgramText()
-	if after := residentFile(t); after >= before {
+	if after := residentFileKB(t); after >= before {
 		t.Errorf("%d kB of files are mapped after resting, %d kB before", after, before)
 	}
 }
@@ -117,17 +117,17 @@ func TestEveryRestDropsTheImage(t *testing.T) {
 	var r Releaser
 	r.Release(false)
 	_ = fmt.Sprint(os.ReadDir("/proc/self")) // brings a part of the program's file back into memory
-	before := residentFile(t)
+	before := residentFileKB(t)
 	r.heapAfterRelease = 1 << 40 // the heap was so large that no collection would be worth its cost
 	r.Release(false)
-	if after := residentFile(t); after >= before {
+	if after := residentFileKB(t); after >= before {
 		t.Errorf("%d kB of files are mapped after resting once more, %d kB before", after, before)
 	}
 }
 
-// residentFile returns the resident pages of files, in kB (proc_pid_smaps(5)). The counters in /proc/self/status are
+// residentFileKB returns the resident pages of files, in kB (proc_pid_smaps(5)). The counters in /proc/self/status are
 // inexact before Linux 6.2.
-func residentFile(t *testing.T) int {
+func residentFileKB(t *testing.T) int {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/smaps_rollup")
 	if err != nil {

@@ -30,10 +30,10 @@ const (
 	// spareThreads is the number of threads that do no work. They occupy PIDs that become free at a re-execution, because the
 	// runtime of the next program may make a few more threads when it starts.
 	spareThreads = 4
-	// settleTime limits how long awaitThreads waits for threads that the runtime has begun to make.
-	settleTime = 5 * time.Second
-	// smallLimit is the process limit of a container below which hinit uses as few threads as possible.
-	smallLimit = 64
+	// awaitThreadsTimeout limits how long awaitThreads waits for threads that the runtime has begun to make.
+	awaitThreadsTimeout = 5 * time.Second
+	// smallProcessLimit is the process limit of a container below which hinit uses as few threads as possible.
+	smallProcessLimit = 64
 )
 
 // allowedProcessors is the number of processors that the container may use.
@@ -66,19 +66,19 @@ func MakeThreads(most, maxProcessors int) (made func(), err error) {
 	allowedProcessors = min(runtime.GOMAXPROCS(0), processorLimit(cgroupDir))
 	n := min(allowedProcessors, maxComputing, cmp.Or(maxProcessors, maxComputing))
 	limit, limited := processLimit(cgroupDir)
-	if limited && limit < smallLimit || entry.FewThreads || most > 0 && most < 1+blocking.Turns()+reservedThreads {
+	if limited && limit < smallProcessLimit || entry.FewThreads || most > 0 && most < 1+blocking.TotalTurns()+reservedThreads {
 		n = 1
 		blocking.MinimizeTurns()
 	}
 	runtime.GOMAXPROCS(n) // keep this number even if the container's share of processors changes
-	threads := n + blocking.Turns() + reservedThreads
+	threads := n + blocking.TotalTurns() + reservedThreads
 	if limited && limit < threads+runtimeThreads {
 		return nil, fmt.Errorf("cannot run where only %d processes are allowed: hinit alone needs %d threads; raise the limit (docker: --pids-limit; a pod: podPidsLimit of the kubelet)", limit, threads+runtimeThreads)
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		fillThreads(threads)
+		createThreads(threads)
 		now := awaitThreads()
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
@@ -111,15 +111,15 @@ func awaitThreads() (threads int) {
 		before := threads
 		threads = int(task.Nlink) - 2 // a directory has two more links than subdirectories
 		asked, _ := runtime.ThreadCreateProfile(nil)
-		if asked <= threads || wait > 128*time.Millisecond && before == threads || wait > settleTime {
+		if asked <= threads || wait > 128*time.Millisecond && before == threads || wait > awaitThreadsTimeout {
 			return threads
 		}
 		<-time.After(wait)
 	}
 }
 
-// fillThreads makes the runtime create the given number of threads. It locks as many goroutines to threads at the same time.
-func fillThreads(threads int) {
+// createThreads makes the runtime create the given number of threads. It locks as many goroutines to threads at the same time.
+func createThreads(threads int) {
 	var begun, ended sync.WaitGroup
 	begun.Add(threads)
 	for range threads {

@@ -39,13 +39,13 @@ func Paths(cfg *config.Config, s *client.Service, environ []string) []string {
 	return append(config.SecretFiles(environ), cfg.Expand(cfg.ProfileOf(s.Profile).EnvFile, vars)...)
 }
 
-// maxNames is the maximum number of files that Changed examines in a directory.
-const maxNames = 4096
+// maxDirFiles is the maximum number of files that ChangedAt examines in a directory.
+const maxDirFiles = 4096
 
-// Changed returns the newest modification time of files, if it is later than the start of the service s and s is running.
+// ChangedAt returns the newest modification time of files, if it is later than the start of the service s and s is running.
 // Otherwise it returns the zero time. For a directory, it uses the newest time of the directory and its files. As root, it skips
 // a file behind a symbolic link that a user other than root may have made.
-func Changed(s *client.Service, files []string) time.Time {
+func ChangedAt(s *client.Service, files []string) time.Time {
 	var youngest time.Time
 	if s.State != client.StateUp || len(files) == 0 {
 		return youngest
@@ -74,7 +74,7 @@ func Changed(s *client.Service, files []string) time.Time {
 		if err != nil {
 			continue
 		}
-		names, _ := dir.Readdirnames(maxNames)
+		names, _ := dir.Readdirnames(maxDirFiles)
 		_ = dir.Close()
 		for _, name := range names {
 			look(filepath.Join(file, name))

@@ -67,13 +67,13 @@ func TestAFileThatIsYoungerThanTheProcess(t *testing.T) {
 		at(file, tt.file)
 		at(dir, tt.dir)
 		for _, path := range []string{dir, "-" + dir} {
-			if got := varfiles.Changed(&tt.service, []string{path, "/missing"}); !got.Equal(tt.want) {
+			if got := varfiles.ChangedAt(&tt.service, []string{path, "/missing"}); !got.Equal(tt.want) {
 				t.Errorf("%s, %s: %v, want %v", tt.what, path, got, tt.want)
 			}
 		}
 	}
 	at(file, young)
-	if got := varfiles.Changed(&up, []string{"NAME=" + file}); !got.Equal(young) {
+	if got := varfiles.ChangedAt(&up, []string{"NAME=" + file}); !got.Equal(young) {
 		t.Errorf("a file of a variable: %v", got)
 	}
 }
@@ -92,11 +92,11 @@ func TestALinkOfAnAgentToldTheTimeOfRootsFile(t *testing.T) {
 	}
 	up := client.Service{Name: "s", State: client.StateUp, PID: os.Getpid()}
 	for _, file := range []string{"file.env", "dir", "dir/key"} {
-		if got := varfiles.Changed(&up, []string{home + "/" + file}); !got.IsZero() {
+		if got := varfiles.ChangedAt(&up, []string{home + "/" + file}); !got.IsZero() {
 			t.Errorf("by %s it is told that the file has changed at %v", file, got)
 		}
 	}
-	if got := varfiles.Changed(&up, []string{own}); !got.Equal(young) {
+	if got := varfiles.ChangedAt(&up, []string{own}); !got.Equal(young) {
 		t.Errorf("by a link of root: %v", got)
 	}
 }

@@ -16,16 +16,16 @@ func BenchmarkPrepare(b *testing.B) {
 	}
 	for _, files := range []int{0, 20000} {
 		b.Run(fmt.Sprintf("files=%d", files), func(b *testing.B) {
-			home := volume(b)
+			home := newVolumeDir(b)
 			o, _ := options(b, home, nil)
-			install(b, o)
-			prepareOK(b, o)
-			give(b, home, agentUID)
-			_ = os.Remove(home + "/" + boot.PendingFile)
-			fill(b, home+"/profiles/coder/work", files/2)
-			fill(b, home+"/workspace", files/2)
+			writeInstallDir(b, o)
+			mustPrepareBoot(b, o)
+			chownAll(b, home, agentUID)
+			_ = os.Remove(home + "/" + boot.RepairPendingFile)
+			makeRootFiles(b, home+"/profiles/coder/work", files/2)
+			makeRootFiles(b, home+"/workspace", files/2)
 			for b.Loop() {
-				prepare(context.Background(), o)
+				prepareBoot(context.Background(), o)
 			}
 		})
 	}

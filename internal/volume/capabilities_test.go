@@ -16,16 +16,16 @@ import (
 // The boot must not warn of a missing capability that the container has, such as CAP_CHOWN under Docker.
 func TestNoCapabilityIsMissedThatIsThere(t *testing.T) {
 	testkit.NeedRoot(t)
-	inChild(t, "mainthread", volume(t), func(*exec.Cmd) {})
+	runInChild(t, "mainthread", newVolumeDir(t), func(*exec.Cmd) {})
 }
 
 func TestWithoutRoot(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	must(t, os.Chown(home, agentUID, agentGID))
 	o, _ := options(t, home, nil)
-	install(t, o)
-	inChild(t, "user", home, func(cmd *exec.Cmd) {
+	writeInstallDir(t, o)
+	runInChild(t, "user", home, func(cmd *exec.Cmd) {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: agentUID, Gid: agentGID}}
 	})
 	wantOwner(t, home+"/config.yaml", fmt.Sprintf("%d:%d 0640", agentUID, agentGID))
@@ -33,15 +33,15 @@ func TestWithoutRoot(t *testing.T) {
 
 func TestWithoutTheRightToChown(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	must(t, os.Chmod(home, 0o777))
-	write(t, home+"/auth.json", "")
-	write(t, home+"/profiles/coder/.env", "")
-	limited(t, "nochown", home, func(c int) bool { return c != unix.CAP_CHOWN })
+	writeFile(t, home+"/auth.json", "")
+	writeFile(t, home+"/profiles/coder/.env", "")
+	runWithCapabilities(t, "nochown", home, func(c int) bool { return c != unix.CAP_CHOWN })
 	if uidOf(t, home+"/sessions") != agentUID {
 		t.Error("directories are not made as the agent")
 	}
-	if _, err := os.Lstat(home + "/" + boot.PendingFile); err == nil {
+	if _, err := os.Lstat(home + "/" + boot.RepairPendingFile); err == nil {
 		t.Error("the mark of a repair is left")
 	}
 }
@@ -49,11 +49,11 @@ func TestWithoutTheRightToChown(t *testing.T) {
 // The boot must work with only the capabilities that the documentation lists.
 func TestFewCapabilities(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	write(t, home+"/workspace/private/f", "")
+	home := newVolumeDir(t)
+	writeFile(t, home+"/workspace/private/f", "")
 	must(t, os.Chmod(home+"/workspace/private", 0o700))
-	give(t, home+"/workspace/private", 1234)
-	limited(t, "fewcaps", home, func(c int) bool {
+	chownAll(t, home+"/workspace/private", 1234)
+	runWithCapabilities(t, "fewcaps", home, func(c int) bool {
 		switch c {
 		case unix.CAP_CHOWN, unix.CAP_DAC_OVERRIDE, unix.CAP_SETUID, unix.CAP_SETGID, unix.CAP_KILL:
 			return true
@@ -67,12 +67,12 @@ func TestFewCapabilities(t *testing.T) {
 
 func TestNoCapabilities(t *testing.T) {
 	testkit.NeedRoot(t)
-	limited(t, "nocaps", volume(t), func(int) bool { return false })
+	runWithCapabilities(t, "nocaps", newVolumeDir(t), func(int) bool { return false })
 }
 
-func limited(t *testing.T, name, home string, keep func(int) bool) {
+func runWithCapabilities(t *testing.T, name, home string, keep func(int) bool) {
 	t.Helper()
-	inChild(t, name, home, func(cmd *exec.Cmd) {
+	runInChild(t, name, home, func(cmd *exec.Cmd) {
 		setpriv, err := exec.LookPath("setpriv")
 		if err != nil {
 			if os.Getenv("CI") == "true" {

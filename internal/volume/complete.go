@@ -35,10 +35,10 @@ type ImagePaths struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.Image.Install = cmp.Or(o.Image.Install, boot.Install)
+	o.Image.Install = cmp.Or(o.Image.Install, boot.AgentInstallDir)
 	o.Image.BakedBrowser = cmp.Or(o.Image.BakedBrowser, "/etc/hermes/agent-browser-executable-path")
 	o.Image.Environment = cmp.Or(o.Image.Environment, "/run/s6/container_environment")
-	o.Image.Seed = cmp.Or(o.Image.Seed, boot.Seed)
+	o.Image.Seed = cmp.Or(o.Image.Seed, boot.SeedFile)
 	o.Image.Seal = cmp.Or(o.Image.Seal, "/usr/share/hinit/sealed")
 	o.MaxInodes = cmp.Or(o.MaxInodes, 2_000_000)
 	o.MaxTime = cmp.Or(o.MaxTime, 30*time.Minute)
@@ -52,15 +52,16 @@ func (o Options) withDefaults() Options {
 type bootSteps struct {
 	Options
 
-	linked bool
+	homeIsLink bool
 }
 
-// Complete does the boot steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract section
+// CompleteBoot does the boot steps that [boot.Prepare] leaves to the boot program: steps 11 to 14, 16, 17 and 19 of contract
+// section
 // 2.1. It adds the results to r, the report of Prepare. Like Prepare, it abandons a step that takes too long.
-func Complete(ctx context.Context, o Options, r *boot.Report) {
+func CompleteBoot(ctx context.Context, o Options, r *boot.Report) {
 	o = o.withDefaults()
-	p := &bootSteps{Options: o, linked: r.HomeIsLink}
-	phases := []boot.Phase{{Name: "seeds", Volume: true, Run: p.createExpectedFiles}, {Name: "bootstrap", Volume: true, Run: p.writeBootstrapFiles}, {Name: "browser", Run: p.setBrowserVariable}}
+	p := &bootSteps{Options: o, homeIsLink: r.HomeIsLink}
+	phases := []boot.Phase{{Name: "seeds", NeedsVolume: true, Run: p.createExpectedFiles}, {Name: "bootstrap", NeedsVolume: true, Run: p.writeBootstrapFiles}, {Name: "browser", Run: p.setBrowserVariable}}
 	if o.ImageFillsHome {
 		phases = slices.Delete(phases, 0, 2)
 	}
@@ -72,7 +73,7 @@ func FillEmptyHome(ctx context.Context, o Options, s *boot.Step) error {
 	return (&bootSteps{Options: o.withDefaults()}).copySeed(ctx, s)
 }
 
-func (p *bootSteps) asAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
+func (p *bootSteps) openHomeAsAgent() (*fsutil.Dir, error) { return fsutil.OpenDir(p.Home, p.Agent) }
 
 const (
 	browserVariable = "AGENT_BROWSER_EXECUTABLE_PATH"
@@ -137,9 +138,9 @@ func findBrowser(ctx context.Context, dir string) (found string) {
 	return found
 }
 
-// Publish writes the environment variables in vars to a directory, one file for each variable, for the programs of s6. It
-// creates the directory if necessary. It does nothing unless it runs as root, and ignores errors.
-func Publish(o Options, vars map[string]string) {
+// WriteVariableFiles writes the environment variables in vars to a directory, one file for each variable, for the programs of s6.
+// It creates the directory if necessary. It does nothing unless it runs as root, and ignores errors.
+func WriteVariableFiles(o Options, vars map[string]string) {
 	o = o.withDefaults()
 	if os.Geteuid() != 0 || len(vars) == 0 {
 		return

@@ -38,7 +38,7 @@ func (p *bootSteps) writeCredentials(s *boot.Step) error {
 	if base != p.Home {
 		d, err := p.openCredentialsDir(s, base, rel)
 		if errors.Is(err, fsutil.ErrSymlink) {
-			s.Refuse("credential residence creation", filepath.Join(base, rel))
+			s.RefuseSymlink("credential residence creation", filepath.Join(base, rel))
 			return nil
 		}
 		if err != nil {
@@ -59,7 +59,7 @@ func (p *bootSteps) writeIfMissing(s *boot.Step, name, text string, mode fs.File
 	if text == "" {
 		return nil
 	}
-	d, err := p.asAgent()
+	d, err := p.openHomeAsAgent()
 	if err != nil {
 		return err
 	}
@@ -87,9 +87,9 @@ func (o Options) credentialsDir() (base, rel string, err error) {
 	return filepath.Clean(base), rel, nil
 }
 
-// credentials are patterns for the names of credential files. In the directory of HERMES_AUTH_HOME, hinit gives only these files
-// to the agent, because others may belong to the host.
-var credentials = []string{
+// credentialPatterns are patterns for the names of credential files. In the directory of HERMES_AUTH_HOME, hinit gives only these
+// files to the agent, because others may belong to the host.
+var credentialPatterns = []string{
 	authFile, "auth.lock", "auth.json.corrupt", "auth.json.tmp.*", ".anthropic_oauth.json", ".anthropic_oauth.tmp.*", "..anthropic_oauth_*.tmp",
 	"nous_auth.json", "nous_auth.json.tmp.*",
 }
@@ -102,7 +102,7 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 	if err == nil {
 		made.Close()
 	}
-	if p.Agent.Switches() {
+	if p.Agent.SwitchesIdentity() {
 		top, _, err := fsutil.MakeNoLink(base, 0o755, nil)
 		if err != nil {
 			return nil, err
@@ -112,15 +112,15 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 		if err != nil {
 			return nil, err
 		}
-		if found := p.giveCredentials(s, top, ""); fsutil.UID(info) != 0 || found || top.CheckExists("shared") == nil || top.CheckExists(boot.ProfilesDir) == nil {
+		if found := p.chownCredentials(s, top, ""); fsutil.UID(info) != 0 || found || top.CheckExists("shared") == nil || top.CheckExists(boot.ProfilesDir) == nil {
 			p.chownRootFileToAgent(s, top, "")
 			dirs := []string{"shared", boot.ProfilesDir}
-			profiles, _, _ := top.ReadAtMost(boot.ProfilesDir, fsutil.MaxNames)
+			profiles, _, _ := top.ReadAtMost(boot.ProfilesDir, fsutil.MaxDirNames)
 			for _, e := range profiles {
 				dirs = append(dirs, boot.ProfilesDir+"/"+e.Name())
 			}
 			for _, dir := range dirs {
-				p.giveCredentials(s, top, dir)
+				p.chownCredentials(s, top, dir)
 				p.chownRootFileToAgent(s, top, dir)
 			}
 		}
@@ -135,13 +135,13 @@ func (p *bootSteps) openCredentialsDir(s *boot.Step, base, rel string) (*fsutil.
 	return d, nil
 }
 
-// giveCredentials gives root's credential files in the directory dir to the agent. found is true if dir contains credential
+// chownCredentials gives root's credential files in the directory dir to the agent. found is true if dir contains credential
 // files or is empty.
-func (p *bootSteps) giveCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
-	entries, _, err := top.ReadAtMost(dir, fsutil.MaxNames)
+func (p *bootSteps) chownCredentials(s *boot.Step, top *fsutil.Dir, dir string) (found bool) {
+	entries, _, err := top.ReadAtMost(dir, fsutil.MaxDirNames)
 	found = err == nil && len(entries) == 0
 	for _, e := range entries {
-		known := slices.ContainsFunc(credentials, func(pattern string) bool {
+		known := slices.ContainsFunc(credentialPatterns, func(pattern string) bool {
 			match, err := path.Match(pattern, e.Name())
 			return err == nil && match
 		})
@@ -172,7 +172,7 @@ func RebootstrapHook(o Options) (boot.Hook, bool) {
 	if err != nil || boot.EnvOf(o.Env, "HERMES_AUTH_JSON_REBOOTSTRAP") == "" {
 		return boot.Hook{}, false
 	}
-	if info, err := fsutil.InParent(filepath.Join(base, rel, authFile), o.Agent, (*fsutil.Dir).Lstat); err != nil || !info.Mode().IsRegular() {
+	if info, err := fsutil.WithParentDir(filepath.Join(base, rel, authFile), o.Agent, (*fsutil.Dir).Lstat); err != nil || !info.Mode().IsRegular() {
 		return boot.Hook{}, false
 	}
 	return boot.Hook{

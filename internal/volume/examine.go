@@ -19,10 +19,10 @@ import (
 const (
 	// checkTimeout is how long a check may take before hinit doctor reports that the volume doesn't answer.
 	checkTimeout = 8 * time.Second
-	// lowSpace is the number of free bytes below which hinit doctor warns.
-	lowSpace = 100e6
-	// lowFiles is the number of free inodes below which hinit doctor warns. Each profile needs a few dozen.
-	lowFiles = 1000
+	// minFreeBytes is the number of free bytes below which hinit doctor warns.
+	minFreeBytes = 100e6
+	// minFreeInodes is the number of free inodes below which hinit doctor warns. Each profile needs a few dozen.
+	minFreeInodes = 1000
 	// probeName is a file that a check creates and removes, to test whether a directory is writable.
 	probeName = ".hinit-doctor"
 )
@@ -36,7 +36,7 @@ type check struct {
 
 // examine checks the data volume for hinit doctor. It sends a message to PID 1 before and after each check, so that PID 1 knows
 // which check hangs.
-func (p *program) examine(o Options, job boot.Job) {
+func (p *bootProgram) examine(o Options, job boot.Job) {
 	for _, c := range checks(o, job) {
 		p.send(boot.Message{Examining: &boot.Examining{Check: c.name, Silent: c.hangFinding}})
 		var found client.Findings
@@ -56,10 +56,10 @@ func checks(o Options, job boot.Job) []check {
 				return
 			}
 			free, files, say := float64(st.Bavail)*float64(st.Bsize), "", f.OK
-			if st.Files > 0 && st.Ffree < lowFiles { // some file systems have no limit, and report 0
+			if st.Files > 0 && st.Ffree < minFreeInodes { // some file systems have no limit, and report 0
 				files = fmt.Sprintf(", but only %d files more can be made", st.Ffree)
 			}
-			if free < lowSpace || files != "" {
+			if free < minFreeBytes || files != "" {
 				say = f.Warning
 			}
 			say("space", "%.0f MB are free in %q%s", free/1e6, o.Home, files)

@@ -20,7 +20,7 @@ import (
 // A missing directory is a failure, and the examination must leave no files behind.
 func TestAVolumeIsExamined(t *testing.T) {
 	o := Options{}
-	o.Home, o.Agent = t.TempDir(), fsutil.Self()
+	o.Home, o.Agent = t.TempDir(), fsutil.ProcessActor()
 	o.Logs = filepath.Join(o.Home, "logs")
 	results := func() (all []string) {
 		var found client.Findings
@@ -57,7 +57,7 @@ func TestTheDoctorWarnsOfAVolumeWithoutFreeInodes(t *testing.T) {
 	}
 	defer func() { must(t, unix.Unmount(home, 0)) }()
 	o := Options{}
-	o.Home, o.Logs, o.Agent = home, home, fsutil.Self()
+	o.Home, o.Logs, o.Agent = home, home, fsutil.ProcessActor()
 	var found client.Findings
 	for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, ProfileMarker: "SOUL.md", MaxProfiles: 10}) {
 		c.run(&found)
@@ -75,7 +75,7 @@ func TestTheDoctorSaysThatNoProcessorsAreShared(t *testing.T) {
 	stat := filepath.Join(t.TempDir(), "schedstat")
 	must(t, os.WriteFile(stat, []byte("0 0 0\n"), 0o600))
 	o := Options{}
-	o.Home, o.Agent, o.Tenants = t.TempDir(), fsutil.Self(), someTenants
+	o.Home, o.Agent, o.Tenants = t.TempDir(), fsutil.ProcessActor(), someTenants
 	warns := func() bool {
 		var found client.Findings
 		for _, c := range checks(o, boot.Job{AgentUser: boot.CallerAsAgent().User, ProfileMarker: "SOUL.md", MaxProfiles: 10}) {

@@ -15,8 +15,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// deadMount mounts a FUSE file system whose server never answers.
-func deadMount(t *testing.T, dir string) {
+// mountDeadFS mounts a FUSE file system whose server never answers.
+func mountDeadFS(t *testing.T, dir string) {
 	t.Helper()
 	must(t, os.MkdirAll(dir, 0o755))
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -35,17 +35,17 @@ func deadMount(t *testing.T, dir string) {
 
 func TestDeadMountsBelow(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	write(t, home+"/profiles/alive/.env", "")
-	write(t, home+"/cron/f", "")
+	home := newVolumeDir(t)
+	writeFile(t, home+"/profiles/alive/.env", "")
+	writeFile(t, home+"/cron/f", "")
 	for _, dir := range []string{"elsewhere", "workspace", "profiles/dead", "cron/dead", "logs"} {
-		deadMount(t, home+"/"+dir)
+		mountDeadFS(t, home+"/"+dir)
 	}
 	o, said := options(t, home, nil)
-	o.PhaseBudget, o.Budget = time.Minute, 3*time.Minute // limits that even a slow machine does not reach
-	install(t, o)
+	o.PhaseBudget, o.TotalBudget = time.Minute, 3*time.Minute // limits that even a slow machine does not reach
+	writeInstallDir(t, o)
 	start := time.Now()
-	r := prepare(context.Background(), o)
+	r := prepareBoot(context.Background(), o)
 	took := time.Since(start)
 	if r.Unusable || took > o.withDefaults().PhaseBudget/2 {
 		t.Errorf("took %s; report %+v", took, r)
@@ -66,7 +66,7 @@ func TestDeadMountsBelow(t *testing.T) {
 		}
 	}
 	o.RepairEverything = true
-	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Failed != 0 || res.Mounts != 4 {
+	if res := Repair(context.Background(), o, noProgress); res.StopReason != "" || res.Failed != 0 || res.Mounts != 4 {
 		t.Errorf("repair: %+v", res)
 	}
 	if uidOf(t, home+"/cron/f") != agentUID {
@@ -78,7 +78,7 @@ func TestDeadMountsBelow(t *testing.T) {
 func TestAProgramIsFoundBesideADirectoryThatHangs(t *testing.T) {
 	testkit.NeedRoot(t)
 	dead := tempDir(t) + "/dead"
-	deadMount(t, dead)
+	mountDeadFS(t, dead)
 	if path, found := boot.CommandFinder(dead+":/bin", "/")("sh"); path != "/bin/sh" || !found {
 		t.Errorf("found %q, %v", path, found)
 	}
@@ -86,16 +86,16 @@ func TestAProgramIsFoundBesideADirectoryThatHangs(t *testing.T) {
 
 func TestDeadVolume(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	deadMount(t, home)
+	home := newVolumeDir(t)
+	mountDeadFS(t, home)
 	o, said := options(t, home, nil)
 	o.PhaseBudget = 100 * time.Millisecond
-	r := prepare(context.Background(), o)
+	r := prepareBoot(context.Background(), o)
 	if !r.Unusable || !strings.Contains(said.text(), home+" does not answer") {
 		t.Errorf("report %+v, said %q", r, said.text())
 	}
 	o.MaxTime = 100 * time.Millisecond
-	if res := Repair(context.Background(), o, noProgress); res.Stopped != errTimeLimit.Error() || res.Changed != 0 {
+	if res := Repair(context.Background(), o, noProgress); res.StopReason != errTimeLimit.Error() || res.Changed != 0 {
 		t.Errorf("repair: %+v", res)
 	}
 }

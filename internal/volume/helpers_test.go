@@ -48,12 +48,12 @@ func TestMain(m *testing.M) {
 	}
 	testproc.Main()
 	testkit.IsolateProcess()
-	diskTime, homeTime = testkit.Patience, testkit.Patience
+	allHomesTimeout, homeTimeout = testkit.Patience, testkit.Patience
 	goleak.VerifyTestMain(m)
 }
 
-// inChild runs a check in a child process. edit may change the command first.
-func inChild(t *testing.T, name, dir string, edit func(*exec.Cmd)) {
+// runInChild runs a check in a child process. edit may change the command first.
+func runInChild(t *testing.T, name, dir string, edit func(*exec.Cmd)) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe")
 	cmd.Env = append(os.Environ(), childEnv+"="+name+" "+dir)
@@ -70,7 +70,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
-func agent() *fsutil.Actor {
+func agentActor() *fsutil.Actor {
 	return fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID, Groups: []uint32{agentGID}})
 }
 
@@ -82,8 +82,8 @@ func tempDir(t testing.TB) string {
 	return dir
 }
 
-// volume makes a data directory that belongs to root, as a container engine does.
-func volume(t testing.TB) string {
+// newVolumeDir makes a data directory that belongs to root, as a container engine does.
+func newVolumeDir(t testing.TB) string {
 	t.Helper()
 	home := tempDir(t) + "/data"
 	must(t, os.Mkdir(home, 0o755))
@@ -116,41 +116,41 @@ func options(t testing.TB, home string, env map[string]string) (Options, *record
 
 func optionsIn(home, image string, env map[string]string, r *recorder) Options {
 	return Options{
-		Options: boot.Options{Home: home, Logs: home + "/logs/gateways", User: "hermes", Agent: agent(), Env: environ(env), Scratch: image + "/scratch", Say: r.say},
+		Options: boot.Options{Home: home, Logs: home + "/logs/gateways", User: "hermes", Agent: agentActor(), Env: environ(env), ScratchDir: image + "/scratch", Say: r.say},
 		Image:   ImagePaths{Install: image + "/install", BakedBrowser: image + "/baked", Environment: image + "/environment"},
 	}
 }
 
-func install(t testing.TB, o Options) {
+func writeInstallDir(t testing.TB, o Options) {
 	t.Helper()
 	for name, text := range map[string]string{
 		".env.example": "A=b", "cli-config.yaml.example": "config: 1\n", "docker/SOUL.md": "I am\n",
 	} {
-		write(t, o.Image.Install+"/"+name, text)
+		writeFile(t, o.Image.Install+"/"+name, text)
 	}
 }
 
-func write(t testing.TB, path, text string) {
+func writeFile(t testing.TB, path, text string) {
 	t.Helper()
 	must(t, os.MkdirAll(filepath.Dir(path), 0o755))
 	must(t, os.WriteFile(path, []byte(text), 0o644))
 }
 
-func read(t testing.TB, path string) string {
+func readFile(t testing.TB, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	must(t, err)
 	return string(data)
 }
 
-func give(t testing.TB, path string, uid int) {
+func chownAll(t testing.TB, path string, uid int) {
 	t.Helper()
 	must(t, filepath.WalkDir(path, func(p string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(p, uid, uid))
 	}))
 }
 
-func owner(t testing.TB, path string) string {
+func ownerText(t testing.TB, path string) string {
 	t.Helper()
 	info, err := os.Lstat(path)
 	if err != nil {
@@ -162,7 +162,7 @@ func owner(t testing.TB, path string) string {
 
 func wantOwner(t testing.TB, path, want string) {
 	t.Helper()
-	if got := owner(t, path); got != want {
+	if got := ownerText(t, path); got != want {
 		t.Errorf("%s is %s, want %s", path, got, want)
 	}
 }
@@ -174,7 +174,7 @@ func uidOf(t testing.TB, path string) int {
 	return int(info.Sys().(*syscall.Stat_t).Uid)
 }
 
-func mount(t testing.TB, dir string) {
+func mountTmpfs(t testing.TB, dir string) {
 	t.Helper()
 	must(t, os.MkdirAll(dir, 0o755))
 	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "mode=755"); err != nil {
@@ -193,14 +193,14 @@ func environ(vars map[string]string) func(string) (string, bool) {
 	}
 }
 
-// prepare does the whole preparation of a boot: the part of hinit and the part of the boot program.
-func prepare(ctx context.Context, o Options) boot.Report {
+// prepareBoot does the whole preparation of a boot: the part of hinit and the part of the boot program.
+func prepareBoot(ctx context.Context, o Options) boot.Report {
 	var more []boot.Phase
 	if _, err := os.Stat(o.withDefaults().Image.Seed); err == nil {
 		more = append(more, boot.Phase{Name: "plant", Run: func(ctx context.Context, s *boot.Step) error { return FillEmptyHome(ctx, o, s) }})
 	}
 	r := boot.Prepare(ctx, o.Options, more...)
-	Complete(ctx, o, r)
+	CompleteBoot(ctx, o, r)
 	return *r
 }
 

@@ -77,8 +77,8 @@ func RunHooks(ctx context.Context, hooks []boot.Hook, runner Runner, m *StepReco
 		batch, failures := make([]client.BootStep, len(now)), make([]error, len(now))
 		var all sync.WaitGroup
 		for i, h := range now {
-			all.Go(guard.Func("running a boot step", func() {
-				batch[i], failures[i] = runOne(ctx, h, runner, m, strict, say)
+			all.Go(guard.WrapFunc("running a boot step", func() {
+				batch[i], failures[i] = runOrSkipHook(ctx, h, runner, m, strict, say)
 				batch[i].Parallel = i > 0
 			}))
 		}
@@ -104,24 +104,24 @@ func (m *StepRecord) parallelPrefixLength(hooks []boot.Hook) int {
 		if s == nil {
 			return max(i, 1)
 		}
-		for _, p := range s.volume {
+		for _, p := range s.volumeInputs {
 			if slices.ContainsFunc(taken, func(q string) bool { return patternsOverlap(p, q) }) {
 				return i
 			}
 		}
-		taken = append(taken, s.volume...)
+		taken = append(taken, s.volumeInputs...)
 	}
 	return len(hooks)
 }
 
-// runOne runs the hook h, unless the record m allows it to skip the hook.
-func runOne(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.LogLine)) (client.BootStep, error) {
+// runOrSkipHook runs the hook h, unless the record m allows it to skip the hook.
+func runOrSkipHook(ctx context.Context, h boot.Hook, runner Runner, m *StepRecord, strict bool, say func(boot.LogLine)) (client.BootStep, error) {
 	start := time.Now()
 	if m.isUnchanged(ctx, h) {
 		return client.BootStep{Name: h.Name, Seconds: boot.SecondsSince(start), Skipped: true}, nil
 	}
 	failure := runHook(ctx, h, runner, say, strict || h.Required)
-	m.recordEnd(ctx, h, failure == nil)
+	m.recordHookEnd(ctx, h, failure == nil)
 	p := client.BootStep{Name: h.Name, Seconds: boot.SecondsSince(start)}
 	if failure != nil {
 		p.Error = failure.Error()
@@ -177,10 +177,10 @@ func ImageHook() (boot.Hook, error) {
 	if _, err := os.Stat(script); err != nil {
 		return boot.Hook{}, fmt.Errorf("cannot run the boot script of the image: %w; build the image with this docker/remove-s6, or leave HINIT_BOOT unset", err)
 	}
-	return contInit(script), nil
+	return contInitHook(script), nil
 }
 
-func contInit(path string) boot.Hook {
+func contInitHook(path string) boot.Hook {
 	return boot.Hook{Name: path, Command: []string{path}, User: "root", Timeout: contInitTimeout, ContInit: true}
 }
 
@@ -219,7 +219,7 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 		case doubt != nil:
 			skip(path, "the agent's user can write it, and root would run it; give it to root or mount it read-only")
 		default:
-			hooks = append(hooks, contInit(path))
+			hooks = append(hooks, contInitHook(path))
 		}
 	}
 	return hooks, lines
@@ -228,7 +228,7 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 // howAgentCanChange says how the agent's user could change the file at path, also through links. It returns nil if the user
 // can't change the file, or if hinit isn't root.
 func howAgentCanChange(path string, agent *fsutil.Actor) *trust.Violation {
-	if !agent.Switches() {
+	if !agent.SwitchesIdentity() {
 		return nil
 	}
 	id := agent.Identity()

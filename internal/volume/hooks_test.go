@@ -38,7 +38,7 @@ func (f *fakeRunner) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 
 func TestHooks(t *testing.T) {
 	file := t.TempDir() + "/script.py"
-	write(t, file, "")
+	writeFile(t, file, "")
 	hook := func(name string, edit func(*boot.Hook)) boot.Hook {
 		h := boot.Hook{Name: name, Command: []string{"/x/" + name}, Timeout: time.Minute}
 		if edit != nil {
@@ -125,7 +125,7 @@ func TestRebootstrapHook(t *testing.T) {
 	if h, ok := RebootstrapHook(o); ok {
 		t.Errorf("without credentials: %+v", h)
 	}
-	write(t, home+"/auth.json", "{}")
+	writeFile(t, home+"/auth.json", "{}")
 	h, ok := RebootstrapHook(o)
 	if want := []string{"/i/.venv/bin/python", "/i/scripts/docker_rebootstrap_nous_session.py", home + "/auth.json"}; !ok || !reflect.DeepEqual(h.Command, want) {
 		t.Errorf("got %+v", h)
@@ -143,7 +143,7 @@ func TestContInit(t *testing.T) {
 		"01-hermes-setup": 0o755, "015-supervise-perms": 0o755, "02-reconcile-profiles": 0o755, "10-b": 0o755, "9-a": 0o700, "20-data": 0o644,
 		"30-open": 0o757, "40-agent": 0o755, "50-group": 0o775,
 	} {
-		write(t, dir+"/"+name, "#!/bin/sh\n")
+		writeFile(t, dir+"/"+name, "#!/bin/sh\n")
 		must(t, os.Chmod(dir+"/"+name, mode))
 	}
 	must(t, os.Chown(dir+"/40-agent", agentUID, 0))
@@ -151,7 +151,7 @@ func TestContInit(t *testing.T) {
 	must(t, os.Mkdir(dir+"/60-dir", 0o755))
 	must(t, os.Symlink("nowhere", dir+"/70-dangling"))
 	must(t, os.Symlink("10-b", dir+"/80-link"))
-	hooks, lines := ContInitHooks(dir, agent())
+	hooks, lines := ContInitHooks(dir, agentActor())
 	var names []string
 	for _, h := range hooks {
 		names = append(names, strings.TrimPrefix(h.Name, dir+"/"))
@@ -177,21 +177,21 @@ cont-init: warning: skipping 70-dangling: no such file or directory`
 	if got := strings.Join(text, "\n"); got != want {
 		t.Errorf("lines\n%s\nwant\n%s", got, want)
 	}
-	if hooks, _ := ContInitHooks(dir, fsutil.Self()); len(hooks) != 6 {
+	if hooks, _ := ContInitHooks(dir, fsutil.ProcessActor()); len(hooks) != 6 {
 		t.Errorf("without another user to be protected from: %+v", hooks)
 	}
 
 	must(t, os.Chmod(dir, 0o777))
-	if hooks, lines := ContInitHooks(dir, agent()); len(hooks) != 0 || len(lines) != 1 {
+	if hooks, lines := ContInitHooks(dir, agentActor()); len(hooks) != 0 || len(lines) != 1 {
 		t.Errorf("an open directory: %+v, %+v", hooks, lines)
 	}
-	if hooks, lines := ContInitHooks(dir+"x", agent()); len(hooks)+len(lines) != 0 {
+	if hooks, lines := ContInitHooks(dir+"x", agentActor()); len(hooks)+len(lines) != 0 {
 		t.Errorf("a missing directory: %+v, %+v", hooks, lines)
 	}
 	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err == nil {
 		defer unix.Unmount(dir, unix.MNT_DETACH)
 		must(t, unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""))
-		if hooks, _ := ContInitHooks(dir, agent()); len(hooks) != 6 {
+		if hooks, _ := ContInitHooks(dir, agentActor()); len(hooks) != 6 {
 			t.Errorf("read-only: %+v", hooks)
 		}
 	}

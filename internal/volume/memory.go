@@ -35,16 +35,16 @@ const (
 	// 100 MB. TCP sockets hold more: for sockets that may have ports, the limit is an eighth of this number. An idle browser
 	// has 70 sockets, few of them with ports.
 	manySockets = 256
-	// searchTime limits the duration of the search for shared memory. maxFilesInMemory limits the number of files that it
-	// counts for one service.
-	searchTime       = 3 * time.Second
-	maxFilesInMemory = 1 << 16
+	// sharedMemorySearchTimeout limits the duration of the search for shared memory. maxFilesInMemory limits the number of files
+	// that it counts for one service.
+	sharedMemorySearchTimeout = 3 * time.Second
+	maxFilesInMemory          = 1 << 16
 )
 
 // recordMemory stores how much memory each running gateway in list uses, for the next boot. Records of other gateways stay as long
 // as their profiles exist.
 func recordMemory(o Options, list []boot.Gateway) error {
-	home, err := fsutil.OpenNoLink(o.Home, fsutil.Self())
+	home, err := fsutil.OpenNoLink(o.Home, fsutil.ProcessActor())
 	if err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func recordMemory(o Options, list []boot.Gateway) error {
 	for _, w := range list {
 		var sum proc.Memory
 		for _, pid := range processes[w.Service] {
-			sum.Add(proc.ParseMemory(procstat.StatusOf(strconv.Itoa(pid))))
+			sum.Add(proc.ParseMemory(procstat.ReadStatus(strconv.Itoa(pid))))
 		}
 		used[w.Service] = sum.Bytes
 	}
@@ -83,23 +83,23 @@ func sharedMemory(ctx context.Context, o Options, list []boot.Gateway, c proc.Co
 	if err != nil {
 		return nil
 	}
-	seen, end, hidden := make(map[inode]bool), time.Now().Add(searchTime), c.Shared
+	seen, end, hidden := make(map[inode]bool), time.Now().Add(sharedMemorySearchTimeout), c.Shared
 	inMemory := func(file string, _ uint64) bool {
 		var st unix.Statfs_t
 		return unix.Statfs(file, &st) == nil && st.Type == unix.TMPFS_MAGIC
 	}
 	for n, i := range rand.Perm(len(list)) {
-		s := &diskUsage{linked: seen, files: maxFiles - maxFilesInMemory, deadline: time.Now().Add(time.Until(end) / time.Duration(len(list)-n))}
+		s := &diskUsage{countedInodes: seen, files: maxFiles - maxFilesInMemory, deadline: time.Now().Add(time.Until(end) / time.Duration(len(list)-n))}
 		all, mapped, parts := processes[list[i].Service], uint64(0), uint64(0)
 		// Without the right to act as the user of the service, this process counts the memory for no service.
 		_ = s.eachProcess("/proc/", all, func(dir string) {
 			s.addOpenDeleted(dir+"/fd/", inMemory)
-			mapped += proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared
+			mapped += proc.ParseMemory(procstat.ReadStatus(path.Base(dir))).Shared
 		})
 		if s.eachProcessUntilEnd(ctx, "/proc/", all, func(_ context.Context, dir string) { parts += proportionalShared(dir) }) == nil {
 			mapped = parts
 		}
-		out := boot.Measurement{Service: list[i].Service, Run: list[i].Run, Bytes: max(s.bytes, mapped)}
+		out := boot.Measurement{Service: list[i].Service, Run: list[i].RunNumber, Bytes: max(s.bytes, mapped)}
 		if s.incomplete || s.hidesFiles || (s.sockets > manySockets || s.ports > manySockets/8) && c.Kernel > c.Used/4 {
 			out.Note = "it may hide memory, because hinit cannot examine all that it has open; "
 		}
@@ -128,7 +128,7 @@ func proportionalShared(dir string) uint64 {
 	if part, ok := procstat.Status(text).Number("Pss_Shmem", 10); ok {
 		return part << 10
 	}
-	return proc.ParseMemory(procstat.StatusOf(path.Base(dir))).Shared
+	return proc.ParseMemory(procstat.ReadStatus(path.Base(dir))).Shared
 }
 
 // readMemoryRecord returns the content of memoryFile. It returns nil if the file can't be read, or if another user could have
@@ -150,7 +150,7 @@ func readMemoryRecord(home *fsutil.Dir) (used map[string]uint64) {
 // admitGateways decides which gateways in list may start with the free memory of the container c. Each gateway is expected to
 // use as much memory as in the last record.
 func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (found []boot.Measurement) {
-	home, err := fsutil.OpenNoLink(o.Home, fsutil.Self())
+	home, err := fsutil.OpenNoLink(o.Home, fsutil.ProcessActor())
 	if err != nil {
 		return nil
 	}
@@ -165,7 +165,7 @@ func admitGateways(o Options, list []boot.Gateway, c proc.ContainerMemory) (foun
 func reserveMemory(list []boot.Gateway, used map[string]uint64, c proc.ContainerMemory) (found []boot.Measurement) {
 	most := c.Limit / 100 * startMemoryPercent
 	room := most - min(c.Used, most)
-	list = slices.SortedStableFunc(slices.Values(list), func(a, b boot.Gateway) int { return cmp.Compare(b.Rank, a.Rank) })
+	list = slices.SortedStableFunc(slices.Values(list), func(a, b boot.Gateway) int { return cmp.Compare(b.MemoryRank, a.MemoryRank) })
 	for _, w := range list {
 		out := boot.Measurement{Service: w.Service, Bytes: min(used[w.Service], most/2)}
 		if out.Bytes > room {

@@ -26,7 +26,7 @@ import (
 // Each row says which gateways must wait for memory at the boot. The container has 1000 MiB, of which 800 are for starts.
 func TestWhoWaitsForMemoryAtTheBoot(t *testing.T) {
 	of := func(name string, rank int) boot.Gateway {
-		return boot.Gateway{Service: "gateway-" + name, Profile: name, Rank: rank}
+		return boot.Gateway{Service: "gateway-" + name, Profile: name, MemoryRank: rank}
 	}
 	for _, tt := range []struct {
 		what string
@@ -78,10 +78,10 @@ func TestWhatAGatewayHadIsKnownAtTheNextBoot(t *testing.T) {
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	o := Options{Options: boot.Options{Home: data}}
-	if err := recordMemory(o, []boot.Gateway{{Service: "gateway-coder", Profile: "coder", Main: cmd.Process.Pid}}); err != nil {
+	if err := recordMemory(o, []boot.Gateway{{Service: "gateway-coder", Profile: "coder", MainPID: cmd.Process.Pid}}); err != nil {
 		t.Fatal(err)
 	}
-	home, err := fsutil.OpenNoLink(data, fsutil.Self())
+	home, err := fsutil.OpenNoLink(data, fsutil.ProcessActor())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +124,7 @@ func tenantHome(t *testing.T) (data, profile string) {
 	data = tempDir(t)
 	profile = filepath.Join(data, "profiles", "coder")
 	must(t, os.MkdirAll(profile, 0o755))
-	give(t, profile, tenantID)
+	chownAll(t, profile, tenantID)
 	return data, profile
 }
 
@@ -133,10 +133,10 @@ func tenantHome(t *testing.T) (data, profile string) {
 func TestTheMemoryOfATenantsProcessThatLeftIsRecorded(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, profile := tenantHome(t)
-	startLeftover(t, profile, ":")
+	startDetachedProcess(t, profile, ":")
 	o := Options{Options: boot.Options{Home: data, Tenants: someTenants}}
 	must(t, recordMemory(o, []boot.Gateway{{Service: "gateway-coder", Profile: "coder"}}))
-	home, err := fsutil.OpenNoLink(data, fsutil.Self())
+	home, err := fsutil.OpenNoLink(data, fsutil.ProcessActor())
 	must(t, err)
 	defer home.Close()
 	if used := readMemoryRecord(home); used["gateway-coder"] < 10_000 {
@@ -166,7 +166,7 @@ func TestTheMemoryInAFileWithoutANameHadNoOwner(t *testing.T) {
 	must(t, idle.Start())
 	defer func() { _ = idle.Process.Kill(); _ = idle.Wait() }()
 	got := make(map[string]uint64)
-	for _, m := range sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", Main: os.Getpid()}, {Service: "idle", Main: idle.Process.Pid}, {Service: "down"}}, proc.ContainerMemory{}) {
+	for _, m := range sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", MainPID: os.Getpid()}, {Service: "idle", MainPID: idle.Process.Pid}, {Service: "down"}}, proc.ContainerMemory{}) {
 		got[m.Service] = m.Bytes
 	}
 	if len(got) != 1 || got["eater"] < 3<<20 || got["eater"] >= 6<<20 {
@@ -180,7 +180,7 @@ func TestTheFilesOfAProcessWithoutItsFirstThreadHadNoOwner(t *testing.T) {
 	must(t, cmd.Start())
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
 	testkit.Until(t, "its first thread has ended", func() bool { st, err := procstat.Read(cmd.Process.Pid); return err == nil && st.State == 'Z' })
-	found := sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", Main: cmd.Process.Pid}}, proc.ContainerMemory{})
+	found := sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", MainPID: cmd.Process.Pid}}, proc.ContainerMemory{})
 	if len(found) != 1 || found[0].Bytes < 8<<20 {
 		t.Errorf("%+v", found)
 	}
@@ -197,7 +197,7 @@ func TestTheMemoryInManyFilesHadNoOwner(t *testing.T) {
 		_, err = f.Write([]byte{1})
 		must(t, err)
 	}
-	found := sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", Main: os.Getpid()}}, proc.ContainerMemory{})
+	found := sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", MainPID: os.Getpid()}}, proc.ContainerMemory{})
 	if len(found) != 1 || found[0].Bytes < files*4096 {
 		t.Errorf("%+v", found)
 	}
@@ -209,7 +209,7 @@ func TestTheMemoryInTheQueueOfASocketHadNoOwner(t *testing.T) {
 	must(t, err)
 	defer func() { _ = errors.Join(unix.Close(fds[0]), unix.Close(fds[1])) }()
 	note := func(c proc.ContainerMemory) string {
-		for _, m := range sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", Main: os.Getpid()}}, c) {
+		for _, m := range sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", MainPID: os.Getpid()}}, c) {
 			return m.Note
 		}
 		return ""
@@ -247,7 +247,7 @@ func TestTheMemoryInTheBuffersOfTCPHadNoOwner(t *testing.T) {
 			must(t, err)
 			defer unix.Close(fd)
 		}
-		found := sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", Main: os.Getpid()}}, proc.ContainerMemory{Used: 1 << 40, Kernel: 1 << 39})
+		found := sharedMemory(t.Context(), Options{}, []boot.Gateway{{Service: "eater", MainPID: os.Getpid()}}, proc.ContainerMemory{Used: 1 << 40, Kernel: 1 << 39})
 		return append(found, boot.Measurement{})[0].Note
 	}
 	if got := note(unix.AF_UNIX, 100) + note(unix.AF_INET, 10); got != "" {
@@ -294,7 +294,7 @@ func TestTheSharedMemoryOfManyProcessesHadNoOwner(t *testing.T) {
 			_, err := fmt.Fscan(out, &word)
 			must(t, err)
 		}
-		return boot.Gateway{Service: service, Main: cmd.Process.Pid, Run: uint64(cmd.Process.Pid)}
+		return boot.Gateway{Service: service, MainPID: cmd.Process.Pid, RunNumber: uint64(cmd.Process.Pid)}
 	}
 	share := func(how string) []string { return testproc.Argv("share", strconv.Itoa(size), how) }
 	self, err := os.Executable()
@@ -316,7 +316,7 @@ func TestTheSharedMemoryOfManyProcessesHadNoOwner(t *testing.T) {
 		if n := got["many"].Bytes; n < 3*size || n > 4*size {
 			t.Errorf("three pairs of processes with %d bytes have %d", size, n)
 		}
-		if note := got["hider"].Note; (note != "") != (shared > 1<<20) || got["pair"].Note+got["many"].Note != "" || got["many"].Run != list[1].Run {
+		if note := got["hider"].Note; (note != "") != (shared > 1<<20) || got["pair"].Note+got["many"].Note != "" || got["many"].Run != list[1].RunNumber {
 			t.Errorf("with %d bytes of shared memory: %+v", shared, got)
 		}
 	}

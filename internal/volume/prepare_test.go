@@ -18,10 +18,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-func prepareOK(t testing.TB, o Options) boot.Report {
+func mustPrepareBoot(t testing.TB, o Options) boot.Report {
 	t.Helper()
-	r := prepare(context.Background(), o)
-	if p, failed := r.Failed(); failed || r.Unusable {
+	r := prepareBoot(context.Background(), o)
+	if p, failed := r.FirstFailure(); failed || r.Unusable {
 		t.Errorf("phase %s: %s", p.Name, p.Error)
 	}
 	return r
@@ -31,8 +31,8 @@ func TestFreshVolume(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := filepath.Join(tempDir(t), "home/hermes/.hermes")
 	o, said := options(t, home, nil)
-	install(t, o)
-	r := prepareOK(t, o)
+	writeInstallDir(t, o)
+	r := mustPrepareBoot(t, o)
 	if !r.RepairEverything {
 		t.Error("a volume of root's is not looked through")
 	}
@@ -53,10 +53,10 @@ func TestFreshVolume(t *testing.T) {
 	if _, err := os.Lstat(home + "/profiles"); err == nil {
 		t.Error("profiles was made")
 	}
-	if got := read(t, home+"/config.yaml"); got != "config: 1\n" {
+	if got := readFile(t, home+"/config.yaml"); got != "config: 1\n" {
 		t.Errorf("config.yaml is %q", got)
 	}
-	if got := read(t, home+"/.env"); !regexp.MustCompile(`^A=b\nAPI_SERVER_KEY=[0-9a-f]{64}\n$`).MatchString(got) {
+	if got := readFile(t, home+"/.env"); !regexp.MustCompile(`^A=b\nAPI_SERVER_KEY=[0-9a-f]{64}\n$`).MatchString(got) {
 		t.Errorf(".env is %q", got)
 	}
 	want := "[stage2] Fixing ownership of " + home + " (targeted) to hermes (10000)\n[stage2] Generated API_SERVER_KEY for the loopback gateway api_server"
@@ -65,40 +65,40 @@ func TestFreshVolume(t *testing.T) {
 	}
 
 	// The mark of an unfinished repair must stay until the repair is done.
-	if r := prepareOK(t, o); !r.RepairEverything {
+	if r := mustPrepareBoot(t, o); !r.RepairEverything {
 		t.Error("the repair that never happened is forgotten")
 	}
 	o.RepairEverything = true
-	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Failed != 0 {
+	if res := Repair(context.Background(), o, noProgress); res.StopReason != "" || res.Failed != 0 {
 		t.Errorf("repair: %s", res)
 	}
-	before := testkit.Snapshot(t, home)
+	before := testkit.TreeSnapshot(t, home)
 	o, said = options(t, home, nil)
-	if r := prepareOK(t, o); r.RepairEverything || said.text() != "" {
+	if r := mustPrepareBoot(t, o); r.RepairEverything || said.text() != "" {
 		t.Errorf("the second boot says %q (full %v)", said.text(), r.RepairEverything)
 	}
 	if res := Repair(context.Background(), o, noProgress); res.Changed != 0 || said.text() != "" {
 		t.Errorf("the second repair: %s, %q", res, said.text())
 	}
-	if after := testkit.Snapshot(t, home); after != before {
+	if after := testkit.TreeSnapshot(t, home); after != before {
 		t.Errorf("the second boot changed something:\n%s\nwas\n%s", after, before)
 	}
 }
 
 func TestAllowList(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	give(t, home, agentUID)
+	home := newVolumeDir(t)
+	chownAll(t, home, agentUID)
 	mine := append([]string{"config.yaml"}, boot.AgentFiles...)
 	notMine := []string{"host_secret.json", "auth.json.bak", "SOUL.md", "sessions/x", "other/y", "workspace/z"}
 	for _, name := range append(mine, notMine...) {
-		write(t, home+"/"+name, "x")
+		writeFile(t, home+"/"+name, "x")
 	}
 	for _, name := range []string{"profiles/coder/.env", "profiles/coder/gateway_state.json", "profiles/coder/deep/file", "cron/jobs.json", "logs/gateways/coder/current"} {
-		write(t, home+"/"+name, "x")
+		writeFile(t, home+"/"+name, "x")
 	}
 	o, said := options(t, home, nil)
-	r := prepareOK(t, o)
+	r := mustPrepareBoot(t, o)
 	if r.RepairEverything || strings.Contains(said.text(), "Fixing") {
 		t.Errorf("full %v: %s", r.RepairEverything, said.text())
 	}
@@ -141,17 +141,17 @@ func TestAllowList(t *testing.T) {
 
 func TestRealHome(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	real := filepath.Dir(home) + "/real/home"
 	o, _ := options(t, home, map[string]string{"HERMES_REAL_HOME": real})
-	if r := prepareOK(t, o); r.Home != real {
+	if r := mustPrepareBoot(t, o); r.Home != real {
 		t.Errorf("HOME is %q", r.Home)
 	}
 	wantOwner(t, real, fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
 	wantOwner(t, filepath.Dir(real), "0:0 0755")
 	// The boot must not change an existing directory of the administrator.
 	o, _ = options(t, home, map[string]string{"HERMES_REAL_HOME": filepath.Dir(real)})
-	prepareOK(t, o)
+	mustPrepareBoot(t, o)
 	wantOwner(t, filepath.Dir(real), "0:0 0755")
 }
 
@@ -162,8 +162,8 @@ func TestRealHomeMayBeTheRootDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, root := range []string{"/", "//", "/."} {
-		o, said := options(t, volume(t), map[string]string{"HERMES_REAL_HOME": root})
-		if r := prepareOK(t, o); r.Home != "/" || strings.Contains(said.text(), "REAL_HOME") {
+		o, said := options(t, newVolumeDir(t), map[string]string{"HERMES_REAL_HOME": root})
+		if r := mustPrepareBoot(t, o); r.Home != "/" || strings.Contains(said.text(), "REAL_HOME") {
 			t.Errorf("HOME is %q for %q, said %q", r.Home, root, said.text())
 		}
 	}
@@ -174,20 +174,20 @@ func TestRealHomeMayBeTheRootDirectory(t *testing.T) {
 
 func TestLogsElsewhere(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	o, _ := options(t, home, nil)
 	o.Logs = filepath.Dir(home) + "/var/log/gateways"
-	prepareOK(t, o)
+	mustPrepareBoot(t, o)
 	wantOwner(t, o.Logs, fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
 }
 
 func TestNoDataDirectory(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := tempDir(t)
-	write(t, dir+"/file", "")
+	writeFile(t, dir+"/file", "")
 	o, said := options(t, dir+"/file/data", nil)
-	r := prepare(context.Background(), o)
-	if p, failed := r.Failed(); !failed || p.Name != "home" || !r.Unusable || len(r.Phases) != 2 || r.Phases[1].Name != "browser" {
+	r := prepareBoot(context.Background(), o)
+	if p, failed := r.FirstFailure(); !failed || p.Name != "home" || !r.Unusable || len(r.Phases) != 2 || r.Phases[1].Name != "browser" {
 		t.Errorf("report is %+v", r)
 	}
 	if strings.Count(said.text(), "\n") != 0 || !strings.Contains(said.text(), "no data directory") {
@@ -199,18 +199,18 @@ func TestNoDataDirectory(t *testing.T) {
 // not change.
 func TestMountsBelow(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	mount(t, home+"/workspace")
-	mount(t, home+"/profiles")
-	mount(t, home+"/skills")
-	mount(t, home+"/cron/elsewhere")
+	home := newVolumeDir(t)
+	mountTmpfs(t, home+"/workspace")
+	mountTmpfs(t, home+"/profiles")
+	mountTmpfs(t, home+"/skills")
+	mountTmpfs(t, home+"/cron/elsewhere")
 	must(t, os.Chown(home+"/skills", 1000, 1000))
-	mount(t, home+"/profiles/coder")
+	mountTmpfs(t, home+"/profiles/coder")
 	for _, name := range []string{"workspace/f", "skills/f", "profiles/coder/.env", "profiles/writer/deep/f", "cron/elsewhere/f"} {
-		write(t, home+"/"+name, "")
+		writeFile(t, home+"/"+name, "")
 	}
 	o, _ := options(t, home, nil)
-	prepareOK(t, o)
+	mustPrepareBoot(t, o)
 	for rel, uid := range map[string]int{
 		"workspace": agentUID, "profiles": agentUID, "skills": 1000, "profiles/coder": agentUID, "profiles/coder/.env": agentUID,
 		"profiles/writer": agentUID, "cron": agentUID, "cron/elsewhere": 0,
@@ -226,7 +226,7 @@ func TestMountsBelow(t *testing.T) {
 			t.Errorf("after the repair %s belongs to %d, want %d", rel, got, uid)
 		}
 	}
-	if res.Mounts != 4 || res.Stopped != "" {
+	if res.Mounts != 4 || res.StopReason != "" {
 		t.Errorf("repair: %+v", res)
 	}
 }
@@ -237,8 +237,8 @@ var childChecks = map[string]func(home string) error{
 	"user": func(home string) error {
 		said := &recorder{}
 		o := optionsIn(home, filepath.Dir(home), map[string]string{"HERMES_GATEWAY_BOOTSTRAP_STATE": "running"}, said)
-		r := prepare(context.Background(), o)
-		if p, failed := r.Failed(); failed {
+		r := prepareBoot(context.Background(), o)
+		if p, failed := r.FirstFailure(); failed {
 			return fmt.Errorf("phase %s: %s", p.Name, p.Error)
 		}
 		if said.text() != "[stage2] Generated API_SERVER_KEY for the loopback gateway api_server" {
@@ -247,7 +247,7 @@ var childChecks = map[string]func(home string) error{
 		if _, err := os.Stat(home + "/gateway_state.json"); err != nil {
 			return err
 		}
-		if res := Repair(context.Background(), o, noProgress); res.Seen != 0 {
+		if res := Repair(context.Background(), o, noProgress); res.Examined != 0 {
 			return fmt.Errorf("repaired %+v", res)
 		}
 		return nil
@@ -256,8 +256,8 @@ var childChecks = map[string]func(home string) error{
 	"nochown": func(home string) error {
 		said := &recorder{}
 		o := optionsIn(home, filepath.Dir(home), nil, said)
-		r := prepare(context.Background(), o)
-		if p, failed := r.Failed(); failed {
+		r := prepareBoot(context.Background(), o)
+		if p, failed := r.FirstFailure(); failed {
 			return fmt.Errorf("phase %s: %s", p.Name, p.Error)
 		}
 		want := "[stage2] Fixing ownership of " + home + " (targeted) to hermes (10000)\n" +
@@ -275,18 +275,18 @@ var childChecks = map[string]func(home string) error{
 	},
 	"fewcaps": func(home string) error {
 		o := optionsIn(home, filepath.Dir(home), nil, &recorder{})
-		if !o.Agent.Switches() {
+		if !o.Agent.SwitchesIdentity() {
 			return errors.New("it can't become the agent")
 		}
-		r := prepare(context.Background(), o)
-		if p, failed := r.Failed(); failed {
+		r := prepareBoot(context.Background(), o)
+		if p, failed := r.FirstFailure(); failed {
 			return fmt.Errorf("phase %s: %s", p.Name, p.Error)
 		}
 		o.RepairEverything = true
 		if res := Repair(context.Background(), o, noProgress); res.Failed != 0 || res.Changed == 0 {
 			return fmt.Errorf("repaired %+v", res)
 		}
-		if lines := boot.StartRestrictions(boot.StartFacts{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"}); len(lines) > 0 && strings.Contains(strings.Join(lines, "\n"), "CAP_") {
+		if lines := boot.StartRestrictions(boot.ContainerFacts{UID: 0, Agent: o.Agent, AgentUID: agentUID, AgentInPasswd: true, AgentName: "hermes"}); len(lines) > 0 && strings.Contains(strings.Join(lines, "\n"), "CAP_") {
 			return fmt.Errorf("modes are %q", lines)
 		}
 		return nil
@@ -299,7 +299,7 @@ var childChecks = map[string]func(home string) error{
 		}
 		lines := make(chan []string)
 		go func() {
-			lines <- boot.StartRestrictions(boot.StartFacts{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"})
+			lines <- boot.StartRestrictions(boot.ContainerFacts{UID: 0, Agent: o.Agent, AgentUID: agentUID, AgentInPasswd: true, AgentName: "hermes"})
 		}()
 		if said := <-lines; strings.Contains(strings.Join(said, "\n"), "CAP_") {
 			return fmt.Errorf("modes are %q", said)
@@ -309,14 +309,14 @@ var childChecks = map[string]func(home string) error{
 	"nocaps": func(home string) error {
 		said := &recorder{}
 		o := optionsIn(home, filepath.Dir(home), nil, said)
-		if o.Agent.Switches() {
+		if o.Agent.SwitchesIdentity() {
 			return errors.New("it can become the agent")
 		}
-		r := prepare(context.Background(), o)
-		if p, failed := r.Failed(); failed {
+		r := prepareBoot(context.Background(), o)
+		if p, failed := r.FirstFailure(); failed {
 			return fmt.Errorf("phase %s: %s", p.Name, p.Error)
 		}
-		lines := strings.Join(boot.StartRestrictions(boot.StartFacts{UID: 0, Agent: o.Agent, AgentUID: agentUID, Known: true, Name: "hermes"}), "\n")
+		lines := strings.Join(boot.StartRestrictions(boot.ContainerFacts{UID: 0, Agent: o.Agent, AgentUID: agentUID, AgentInPasswd: true, AgentName: "hermes"}), "\n")
 		if !strings.Contains(lines, "cannot be started") {
 			return fmt.Errorf("modes are %q", lines)
 		}

@@ -18,8 +18,8 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// program is the state of the boot program while it does its job.
-type program struct {
+// bootProgram is the state of the boot program while it does its job.
+type bootProgram struct {
 	answers chan boot.Answer // answers of PID 1 that are not about a hook
 
 	mu      sync.Mutex
@@ -36,7 +36,7 @@ func Main(in io.Reader, out io.Writer) int {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot read what is to be done at the boot: %v; only hinit starts this program\n", err)
 		return 1
 	}
-	p := &program{answers: make(chan boot.Answer, 1), encoder: json.NewEncoder(out), hooks: make(map[int]chan boot.Answer)}
+	p := &bootProgram{answers: make(chan boot.Answer, 1), encoder: json.NewEncoder(out), hooks: make(map[int]chan boot.Answer)}
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
 	guard.Go("hearing the answers of hinit", func() {
@@ -44,7 +44,7 @@ func Main(in io.Reader, out io.Writer) int {
 		p.readAnswers(heard)
 	})
 	o := optionsOf(job)
-	o.Say = func(l boot.LogLine) { p.send(boot.Message{AgentLine: &l}) }
+	o.Say = func(l boot.LogLine) { p.send(boot.Message{AgentLogLine: &l}) }
 	var err error
 	switch {
 	case job.Repair:
@@ -52,15 +52,15 @@ func Main(in io.Reader, out io.Writer) int {
 	case job.Examine:
 		p.examine(o, job)
 	case job.CompressLogs != nil:
-		p.send(boot.Message{Packed: packer.Pack(ctx, o.Agent, job.CompressLogs, job.MinLogAge)})
-	case job.Measure == boot.MeasureShare:
-		p.send(boot.Message{Measured: shareResources(ctx, o, job.Gateways)})
-	case job.Measure == boot.FilesInMemory:
-		p.send(boot.Message{Measured: sharedMemory(ctx, o, job.Gateways, proc.ReadContainerMemory())})
-	case job.Measure == boot.RecordMemory:
+		p.send(boot.Message{CompressedLogs: packer.Pack(ctx, o.Agent, job.CompressLogs, job.MinLogAge)})
+	case job.MeasureKind == boot.EnforceShares:
+		p.send(boot.Message{Measurements: shareResources(ctx, o, job.Gateways)})
+	case job.MeasureKind == boot.MeasureSharedMemory:
+		p.send(boot.Message{Measurements: sharedMemory(ctx, o, job.Gateways, proc.ReadContainerMemory())})
+	case job.MeasureKind == boot.MeasureRecordMemory:
 		err = recordMemory(o, job.Gateways)
-	case job.Measure == boot.AdmitMemory:
-		p.send(boot.Message{Measured: admitGateways(o, job.Gateways, proc.ReadContainerMemory())})
+	case job.MeasureKind == boot.MeasureAdmission:
+		p.send(boot.Message{Measurements: admitGateways(o, job.Gateways, proc.ReadContainerMemory())})
 	case job.Gateways != nil:
 		measureDisk(ctx, o, job.Gateways, p.send)
 	case job.ChangeOwners:
@@ -91,23 +91,23 @@ func optionsOf(job boot.Job) Options {
 	return o
 }
 
-func (p *program) send(m boot.Message) {
+func (p *bootProgram) send(m boot.Message) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	_ = p.encoder.Encode(m) // fails only if PID 1 is gone; then readAnswers ends the program
 }
 
-func (p *program) line(l boot.LogLine) { p.send(boot.Message{Line: &l}) }
+func (p *bootProgram) sendLogLine(l boot.LogLine) { p.send(boot.Message{LogLine: &l}) }
 
-func (p *program) readAnswers(from *json.Decoder) {
+func (p *bootProgram) readAnswers(from *json.Decoder) {
 	for {
 		var a boot.Answer
 		if from.Decode(&a) != nil {
 			return
 		}
 		p.mu.Lock()
-		waits := p.hooks[a.Hook]
-		delete(p.hooks, a.Hook)
+		waits := p.hooks[a.HookNumber]
+		delete(p.hooks, a.HookNumber)
 		p.mu.Unlock()
 		if waits != nil {
 			waits <- a
@@ -118,16 +118,16 @@ func (p *program) readAnswers(from *json.Decoder) {
 }
 
 // boot does the work that must be done before the first service starts.
-func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
+func (p *bootProgram) boot(ctx context.Context, o Options, job boot.Job) error {
 	hooks := job.Hooks
 	var memory *StepRecord
 	if !job.ServicesOnly {
 		memory = NewStepRecord(o, job.Version, hooks)
 		report := p.nextAnswer(ctx).Report
 		if report == nil {
-			return errDisappeared
+			return errNoAnswer
 		}
-		Complete(ctx, o, report)
+		CompleteBoot(ctx, o, report)
 		p.send(boot.Message{Report: report})
 		env := p.nextAnswer(ctx).Env
 		if report.Unusable {
@@ -139,27 +139,27 @@ func (p *program) boot(ctx context.Context, o Options, job boot.Job) error {
 		if hooks, err = p.addHooks(o, hooks, report.Unusable); err != nil {
 			return err
 		}
-		Publish(o, report.Env)
+		WriteVariableFiles(o, report.Env)
 	}
 	for i := range hooks { // a failure of optional hooks, such as the image's Python steps, does not end the boot
 		hooks[i].Number, hooks[i].Required = i+1, hooks[i].Required || hooks[i].ContInit && job.EndOnFailedScript
 	}
 	p.send(boot.Message{HookCount: new(len(hooks))})
-	steps, err := RunHooks(ctx, hooks, p, memory, job.EndOnFailedHook, p.line)
+	steps, err := RunHooks(ctx, hooks, p, memory, job.EndOnFailedHook, p.sendLogLine)
 	p.send(boot.Message{Steps: steps})
 	if err != nil || memory == nil {
 		return err
 	}
 	if err := memory.Save(ctx); err != nil {
-		p.line(boot.LogLine{Text: "[hinit] " + err.Error()})
+		p.sendLogLine(boot.LogLine{Text: "[hinit] " + err.Error()})
 	}
 	return nil
 }
 
-var errDisappeared = errors.New("hinit does not answer")
+var errNoAnswer = errors.New("hinit does not answer")
 
 // nextAnswer returns the next answer of PID 1 that isn't about a hook. If PID 1 is gone, the answer is empty.
-func (p *program) nextAnswer(ctx context.Context) boot.Answer {
+func (p *bootProgram) nextAnswer(ctx context.Context) boot.Answer {
 	select {
 	case a := <-p.answers:
 		return a
@@ -170,7 +170,7 @@ func (p *program) nextAnswer(ctx context.Context) boot.Answer {
 
 // addHooks adds scripts of the image and of the user to the configured hooks. If unusable is set, it leaves out the hook that
 // needs the data volume.
-func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
+func (p *bootProgram) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
 	switch {
 	case o.ImageFillsHome:
 		image, err := ImageHook()
@@ -185,13 +185,13 @@ func (p *program) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.
 	}
 	scripts, lines := ContInitHooks(boot.ContInitDir, o.Agent)
 	for _, l := range lines {
-		p.line(l)
+		p.sendLogLine(l)
 	}
 	return append(hooks, scripts...), nil
 }
 
 // RunHook implements [Runner]: it asks PID 1 to run the hook, and waits for the answer.
-func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
+func (p *bootProgram) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	answer := make(chan boot.Answer, 1)
 	p.mu.Lock()
 	p.hooks[h.Number] = answer
@@ -199,39 +199,39 @@ func (p *program) RunHook(ctx context.Context, h boot.Hook) (int, error) {
 	p.send(boot.Message{Hook: &h})
 	select {
 	case a := <-answer:
-		if a.Err != "" {
-			return 0, errors.New(a.Err)
+		if a.HookError != "" {
+			return 0, errors.New(a.HookError)
 		}
-		return a.Code, nil
+		return a.HookExitCode, nil
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
 }
 
 const (
-	// syncAfter is the delay before the sync of the files that the boot has copied to an empty data directory. A process can't
+	// syncDelay is the delay before the sync of the files that the boot has copied to an empty data directory. A process can't
 	// end while it syncs, and many containers run only for a short time.
-	syncAfter = 5 * time.Second
-	// showEvery is the minimum time between two messages about the progress of a repair.
-	showEvery = 200 * time.Millisecond
+	syncDelay = 5 * time.Second
+	// progressInterval is the minimum time between two messages about the progress of a repair.
+	progressInterval = 200 * time.Millisecond
 )
 
 // repair runs [Repair] while the container runs, and reports its progress to PID 1. If the boot has copied files to an empty
 // data directory (planted), repair syncs them.
-func (p *program) repair(ctx context.Context, o Options, planted bool) {
+func (p *bootProgram) repair(ctx context.Context, o Options, planted bool) {
 	var shown time.Time
-	synced := time.After(syncAfter)
+	synced := time.After(syncDelay)
 	r := Repair(ctx, o, func(now client.Repair) {
-		if time.Since(shown) > showEvery {
+		if time.Since(shown) > progressInterval {
 			shown = time.Now()
 			p.send(boot.Message{Repair: &now})
 		}
 	})
-	if o.Agent.Switches() {
+	if o.Agent.SwitchesIdentity() {
 		p.send(boot.Message{Repair: &r.Repair})
 	}
-	if r.Changed+r.Failed+r.Refused > 0 || r.Stopped != "" {
-		p.send(boot.Message{Result: r.String()})
+	if r.Changed+r.Failed+r.Refused > 0 || r.StopReason != "" {
+		p.send(boot.Message{RepairSummary: r.String()})
 	}
 	if !planted {
 		return

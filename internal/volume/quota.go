@@ -22,23 +22,24 @@ import (
 	"hinit/internal/procstat"
 )
 
-// diskTime limits the measurement of all homes together, homeTime the measurement of one home and the search for a profile's
-// open files. The order of the homes is random, so that each home is measured at some time even if diskTime is too short for
-// all. Tests raise both.
-var diskTime, homeTime = 30 * time.Second, 5 * time.Second
+// allHomesTimeout limits the measurement of all homes together, homeTimeout the measurement of one home and the search for a
+// profile's open files. The order of the homes is random, so that each home is measured at some time even if allHomesTimeout is
+// too short for all. Tests raise both.
+var allHomesTimeout, homeTimeout = 30 * time.Second, 5 * time.Second
 
 const (
 	// maxFiles is the maximum number of files that are counted in one profile. A profile with more files has exceeded its
 	// quota. Otherwise an agent could hide large files behind many hard links, which count once.
 	maxFiles = 1 << 21
-	// maxNames is the maximum size in bytes of the file names in memory during the measurement of a profile. A name counts with
-	// its length plus nameCost. A profile with more names has exceeded its quota. Otherwise one agent could make the
+	// maxNameBytes is the maximum size in bytes of the file names in memory during the measurement of a profile. A name counts
+	// with its length plus nameOverhead. A profile with more names has exceeded its quota. Otherwise one agent could make the
 	// measurement of all profiles fail.
-	maxNames, nameCost = 32 << 20, 32
+	maxNameBytes, nameOverhead = 32 << 20, 32
 	// maxTempDirs is the maximum number of additional directories for temporary files. An agent can create any number of them.
 	maxTempDirs = 10_000
-	// minFile is the least disk usage of a file, in bytes. A smaller file counts as minFile, because each file also takes an inode.
-	minFile = 4096
+	// minFileUsage is the least disk usage of a file, in bytes. A smaller file counts as minFileUsage, because each file also
+	// takes an inode.
+	minFileUsage = 4096
 	// maxDepth is the maximum depth of directories that are searched, because each level needs an open descriptor. A profile
 	// with deeper directories has exceeded its quota.
 	maxDepth = 1000
@@ -46,16 +47,16 @@ const (
 
 // diskUsage is the disk usage of one profile. During a measurement it has the sum so far.
 type diskUsage struct {
-	deadline   time.Time // end of the time for this home
-	bytes      uint64
-	files      int
-	names      int            // bytes of the names that are in memory
-	incomplete bool           // a limit of time, files or depth was reached, so the sum is too small
-	hidesFiles bool           // a process forbids the examination of its open files, or has files in the queue of a socket
-	sockets    int            // number of open sockets
-	ports      int            // number of sockets that may have a port: all but Unix sockets
-	exceeded   string         // the exceeded limit (maxFiles, maxNames or maxDepth) in words; "" for none
-	linked     map[inode]bool // counted files that the search could find again: files with several hard links, and deleted files
+	deadline      time.Time // end of the time for this home
+	bytes         uint64
+	files         int
+	nameBytes     int            // bytes of the names that are in memory
+	incomplete    bool           // a limit of time, files or depth was reached, so the sum is too small
+	hidesFiles    bool           // a process forbids the examination of its open files, or has files in the queue of a socket
+	sockets       int            // number of open sockets
+	ports         int            // number of sockets that may have a port: all but Unix sockets
+	exceededLimit string         // the exceeded limit (maxFiles, maxNameBytes or maxDepth) in words; "" for none
+	countedInodes map[inode]bool // counted files that the search could find again: files with several hard links, and deleted files
 }
 
 type inode struct{ device, number uint64 }
@@ -64,10 +65,10 @@ type inode struct{ device, number uint64 }
 // failed measurement delays no result of another profile.
 func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(boot.Message)) {
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
-	last := time.Now().Add(diskTime)
-	limit := func() time.Time { return time.Now().Add(min(homeTime, time.Until(last))) }
-	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
-	temporary, tempErr := fsutil.OpenDir(os.TempDir(), fsutil.Self())
+	last := time.Now().Add(allHomesTimeout)
+	limit := func() time.Time { return time.Now().Add(min(homeTimeout, time.Until(last))) }
+	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.ProcessActor())
+	temporary, tempErr := fsutil.OpenDir(os.TempDir(), fsutil.ProcessActor())
 	if errors.Join(err, tempErr) != nil {
 		return
 	}
@@ -80,13 +81,13 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 		if kind.IsDir() && strings.HasPrefix(name, "hinit-") {
 			temps = append(temps, name)
 		}
-		return len(temps) < maxTempDirs && time.Now().Before(last.Add(-diskTime/2))
+		return len(temps) < maxTempDirs && time.Now().Before(last.Add(-allHomesTimeout/2))
 	})
 	var scratch unix.Stat_t
 	_ = unix.Stat(os.TempDir(), &scratch)
 	processes, _ := gatewayProcesses(o, list)
 	for _, i := range rand.Perm(len(list)) {
-		w, s := list[i], &diskUsage{linked: make(map[inode]bool), deadline: limit()}
+		w, s := list[i], &diskUsage{countedInodes: make(map[inode]bool), deadline: limit()}
 		info, err := homes.Lstat(w.Profile)
 		if err != nil {
 			continue
@@ -109,7 +110,7 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 		}
 		s.deadline = limit() // the search for open files has its own time limit, so that a home with many files does not use it up
 		s.addDeletedFiles(ctx, "/proc/", processes[w.Service], devices)
-		send(boot.Message{Measured: []boot.Measurement{s.checkQuota(w)}})
+		send(boot.Message{Measurements: []boot.Measurement{s.checkQuota(w)}})
 	}
 }
 
@@ -118,14 +119,14 @@ func measureDisk(ctx context.Context, o Options, list []boot.Gateway, send func(
 func (s *diskUsage) checkQuota(w boot.Gateway) boot.Measurement {
 	has := config.Bytes(s.bytes &^ (1<<20 - 1)).Text()
 	if s.incomplete {
-		has = "at least " + has + s.exceeded
+		has = "at least " + has + s.exceededLimit
 	}
 	out := boot.Measurement{Service: w.Service}
 	switch {
-	case w.Stop > 0 && (s.bytes >= w.Stop || s.exceeded != ""), w.Stopped && s.incomplete:
+	case w.Stop > 0 && (s.bytes >= w.Stop || s.exceededLimit != ""), w.Stopped && s.incomplete:
 		out.Hold = fmt.Sprintf("disk: its files have %s, and quota.stop is %s; it starts when it has less, or until the next look by: hinit start %s",
 			has, config.Bytes(w.Stop).Text(), w.Profile)
-	case w.Warn > 0 && (s.bytes >= w.Warn || s.exceeded != ""):
+	case w.Warn > 0 && (s.bytes >= w.Warn || s.exceededLimit != ""):
 		out.Note = fmt.Sprintf("disk: its files have %s, and quota.warn is %s", has, config.Bytes(w.Warn).Text())
 	}
 	return out
@@ -149,38 +150,38 @@ func fileSystemUsage(data, profile string) (bytes uint64, is bool) {
 // names is random, so that repeated measurements with too little time count different files.
 func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 	if depth > maxDepth {
-		s.incomplete, s.exceeded = true, fmt.Sprintf(" and what lies below %d directories", maxDepth)
+		s.incomplete, s.exceededLimit = true, fmt.Sprintf(" and what lies below %d directories", maxDepth)
 		return
 	}
-	d, err := in.SubOnSameMount(name)
+	d, err := in.OpenSubdirSameMount(name)
 	if err != nil {
 		s.incomplete = s.incomplete || !errors.Is(err, fsutil.ErrMount) && !errors.Is(err, fs.ErrNotExist)
 		return
 	}
 	defer d.Close()
 	var names []string // a directory has a slash at the end of its name
-	before := s.names
-	defer func() { s.names = before }()
+	before := s.nameBytes
+	defer func() { s.nameBytes = before }()
 	err = d.EachName("", func(name string, kind fs.FileMode) bool {
 		if kind.IsDir() {
 			name += "/"
 		}
 		names = append(names, name)
-		s.files, s.names = s.files+1, s.names+len(name)+nameCost
-		return s.files < maxFiles && s.names < maxNames
+		s.files, s.nameBytes = s.files+1, s.nameBytes+len(name)+nameOverhead
+		return s.files < maxFiles && s.nameBytes < maxNameBytes
 	})
 	switch s.incomplete = s.incomplete || err != nil; {
 	case s.files >= maxFiles:
-		s.incomplete, s.exceeded = true, fmt.Sprintf(" and more than %d files", maxFiles-1)
-	case s.names >= maxNames:
-		s.incomplete, s.exceeded = true, " and a directory with too many names"
+		s.incomplete, s.exceededLimit = true, fmt.Sprintf(" and more than %d files", maxFiles-1)
+	case s.nameBytes >= maxNameBytes:
+		s.incomplete, s.exceededLimit = true, " and a directory with too many names"
 	}
 	if info, err := d.Lstat(""); err == nil {
-		s.bytes += spaceOf(fsutil.Stat(info))
+		s.bytes += diskSpace(fsutil.Stat(info))
 	}
 	rand.Shuffle(len(names), func(i, j int) { names[i], names[j] = names[j], names[i] })
 	for _, name := range names {
-		if s.exceeded != "" || time.Now().After(s.deadline) {
+		if s.exceededLimit != "" || time.Now().After(s.deadline) {
 			s.incomplete = true
 			return
 		}
@@ -195,21 +196,21 @@ func (s *diskUsage) addDir(in *fsutil.Dir, name string, depth int) {
 // addFile adds a file to the usage. A file with several hard links is added once.
 func (s *diskUsage) addFile(st *syscall.Stat_t) {
 	if st.Nlink > 1 {
-		if s.linked[inode{st.Dev, st.Ino}] {
+		if s.countedInodes[inode{st.Dev, st.Ino}] {
 			return
 		}
-		s.linked[inode{st.Dev, st.Ino}] = true
+		s.countedInodes[inode{st.Dev, st.Ino}] = true
 	}
-	s.bytes += spaceOf(st)
+	s.bytes += diskSpace(st)
 }
 
-// spaceOf returns the disk usage of a file in bytes, but at least minFile.
-func spaceOf(st *syscall.Stat_t) uint64 { return max(minFile, uint64(st.Blocks)*512) }
+// diskSpace returns the disk usage of a file in bytes, but at least minFileUsage.
+func diskSpace(st *syscall.Stat_t) uint64 { return max(minFileUsage, uint64(st.Blocks)*512) }
 
 // addDeletedFiles adds the deleted files that processes of a profile still have open or mapped, because these files still take
 // space. Only files on the file systems in devices count.
 func (s *diskUsage) addDeletedFiles(ctx context.Context, proc string, processes []int, devices map[uint64]bool) {
-	open := &diskUsage{linked: s.linked, deadline: s.deadline} // the limits of a home with many files must not end the search for open files
+	open := &diskUsage{countedInodes: s.countedInodes, deadline: s.deadline} // the limits of a home with many files must not end the search for open files
 	_ = open.eachProcess(proc, processes, func(dir string) {
 		open.addOpenDeleted(dir+"/fd/", func(_ string, device uint64) bool { return devices[device] })
 	})
@@ -220,7 +221,7 @@ func (s *diskUsage) addDeletedFiles(ctx context.Context, proc string, processes 
 		return
 	}
 	for file, size := range mapped {
-		if !s.linked[file] {
+		if !s.countedInodes[file] {
 			s.bytes += size
 		}
 	}
@@ -231,7 +232,7 @@ func (s *diskUsage) addDeletedFiles(ctx context.Context, proc string, processes 
 // its user. eachProcess returns an error if it can't act as a user.
 func (s *diskUsage) eachProcess(proc string, processes []int, each func(dir string)) (err error) {
 	for _, pid := range processes {
-		status := procstat.StatusOf(strconv.Itoa(pid))
+		status := procstat.ReadStatus(strconv.Itoa(pid))
 		uid, alive := status.Number("Uid", 10)
 		gid, _ := status.Number("Gid", 10)
 		if alive && time.Now().Before(s.deadline) {
@@ -281,8 +282,8 @@ func (s *diskUsage) addOpenDeleted(dir string, counts func(file string, device u
 					s.ports++
 				}
 			}
-			if err == nil && st.Nlink == 0 && st.Mode&unix.S_IFMT == unix.S_IFREG && counts(dir+name, st.Dev) && !s.linked[inode{st.Dev, st.Ino}] {
-				s.linked[inode{st.Dev, st.Ino}] = true // a process may have the file open twice
+			if err == nil && st.Nlink == 0 && st.Mode&unix.S_IFMT == unix.S_IFREG && counts(dir+name, st.Dev) && !s.countedInodes[inode{st.Dev, st.Ino}] {
+				s.countedInodes[inode{st.Dev, st.Ino}] = true // a process may have the file open twice
 				s.bytes += uint64(st.Blocks) * 512
 				s.files++
 			}
@@ -290,8 +291,8 @@ func (s *diskUsage) addOpenDeleted(dir string, counts func(file string, device u
 	}
 }
 
-// deleted is the end of a line of /proc/PID/maps about a deleted file.
-const deleted = " (deleted)"
+// deletedSuffix is the end of a line of /proc/PID/maps about a deleted file.
+const deletedSuffix = " (deleted)"
 
 // addMappedDeleted adds to mapped the deleted files in a file maps below /proc (proc_pid_maps(5)). Only a privileged process
 // learns the size of such a file, so the end of its last mapping counts as its size.
@@ -307,9 +308,9 @@ func addMappedDeleted(ctx context.Context, maps string, devices map[uint64]bool,
 		head, tail := string(part), string(part)
 		for more && err == nil { // the agent chooses the length of the path, so keep only the beginning and the end of the line
 			part, more, err = lines.ReadLine()
-			tail = tail[max(0, len(tail)-len(deleted)):] + string(part)
+			tail = tail[max(0, len(tail)-len(deletedSuffix)):] + string(part)
 		}
-		if !strings.HasSuffix(tail, deleted) {
+		if !strings.HasSuffix(tail, deletedSuffix) {
 			continue
 		}
 		var first, end, offset, number uint64

@@ -41,10 +41,10 @@ func measureHome(t *testing.T, w boot.Gateway, change func(home string)) boot.Me
 		measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w}, func(m boot.Message) { said = append(said, m) })
 	}()
 	<-done
-	if len(said) != 2 || said[0].Examining == nil || said[0].Examining.Check != "coder" || len(said[1].Measured) != 1 || said[1].Measured[0].Service != "gateway-coder" {
+	if len(said) != 2 || said[0].Examining == nil || said[0].Examining.Check != "coder" || len(said[1].Measurements) != 1 || said[1].Measurements[0].Service != "gateway-coder" {
 		t.Fatalf("%+v", said)
 	}
-	return said[1].Measured[0]
+	return said[1].Measurements[0]
 }
 
 var someTenants = boot.Tenants{Enabled: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}
@@ -52,9 +52,9 @@ var someTenants = boot.Tenants{Enabled: true, All: true, UIDs: config.UIDs{First
 // tenantID is one of the uids in someTenants.
 const tenantID = 20001
 
-// startLeftover starts a process that only its user connects to a gateway. The process runs the script in dir until the end of
-// the test.
-func startLeftover(t *testing.T, dir, script string) {
+// startDetachedProcess starts a process that only its user connects to a gateway. The process runs the script in dir until the
+// end of the test.
+func startDetachedProcess(t *testing.T, dir, script string) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-ec", script+"; echo done; exec sleep 1000")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: tenantID, Gid: tenantID}}
@@ -74,8 +74,8 @@ func TestAFileWithoutANameCountsForATenantWhoseProcessLeft(t *testing.T) {
 	testkit.NeedRoot(t)
 	w := measureHome(t, boot.Gateway{}, func(home string) {
 		must(t, os.Chmod(filepath.Dir(home), 0o755))
-		give(t, home, tenantID)
-		startLeftover(t, home, `head -c 3000000 /dev/zero >gone; exec 3<gone; rm gone`)
+		chownAll(t, home, tenantID)
+		startDetachedProcess(t, home, `head -c 3000000 /dev/zero >gone; exec 3<gone; rm gone`)
 	})
 	if !strings.Contains(w.Hold, "2MiB") {
 		t.Errorf("%+v", w)
@@ -84,8 +84,8 @@ func TestAFileWithoutANameCountsForATenantWhoseProcessLeft(t *testing.T) {
 
 // A deleted file that a program has mapped and closed counts for the quota, although no descriptor shows it.
 func TestAFileThatIsOnlyMappedCounts(t *testing.T) {
-	w := measureHome(t, boot.Gateway{Main: os.Getpid()}, func(home string) {
-		file(t, home+"/gone", 3000)
+	w := measureHome(t, boot.Gateway{MainPID: os.Getpid()}, func(home string) {
+		writeFileOfSize(t, home+"/gone", 3000)
 		f, err := os.Open(home + "/gone")
 		must(t, err)
 		memory, err := unix.Mmap(int(f.Fd()), 0, 3000<<10, unix.PROT_READ, unix.MAP_SHARED)
@@ -113,7 +113,7 @@ func TestAFileWithALongPathHidTheOnesMappedAfterIt(t *testing.T) {
 	}
 }
 
-func file(t *testing.T, path string, kib int) {
+func writeFileOfSize(t *testing.T, path string, kib int) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(strings.Repeat("x", kib<<10)), 0o600); err != nil {
 		t.Fatal(err)
@@ -121,14 +121,14 @@ func file(t *testing.T, path string, kib int) {
 }
 
 func TestAProfileWithMoreThanItsQuotaIsStoppedByName(t *testing.T) {
-	if w := measureHome(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/a", 900) }); w.Note+w.Hold != "" {
+	if w := measureHome(t, boot.Gateway{}, func(home string) { writeFileOfSize(t, home+"/deep/a", 900) }); w.Note+w.Hold != "" {
 		t.Errorf("with little: %+v", w)
 	}
-	w := measureHome(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/er/a", 900); file(t, home+"/b", 200) })
+	w := measureHome(t, boot.Gateway{}, func(home string) { writeFileOfSize(t, home+"/deep/er/a", 900); writeFileOfSize(t, home+"/b", 200) })
 	if w.Hold != "" || w.Note != "disk: its files have 1MiB, and quota.warn is 1MiB" {
 		t.Errorf("with more than it should have: %+v", w)
 	}
-	w = measureHome(t, boot.Gateway{}, func(home string) { file(t, home+"/deep/er/a", 3000) })
+	w = measureHome(t, boot.Gateway{}, func(home string) { writeFileOfSize(t, home+"/deep/er/a", 3000) })
 	if !strings.HasPrefix(w.Hold, "disk: its files have 2MiB, and quota.stop is 2MiB; ") || !strings.HasSuffix(w.Hold, "hinit start coder") {
 		t.Errorf("with more than it may have: %+v", w)
 	}
@@ -158,11 +158,11 @@ func TestATemporaryDirectoryWithARandomNumberDidNotCount(t *testing.T) {
 	t.Setenv("TMPDIR", tempDir(t))
 	for name, counts := range map[string]bool{"hinit-coder-20001": true, "hinit-coder-20001-4294967295": true, "hinit-other-20001-7": false} {
 		w := measureHome(t, boot.Gateway{Isolated: true}, func(home string) {
-			give(t, home, tenantID)
+			chownAll(t, home, tenantID)
 			dir := filepath.Join(os.TempDir(), name)
 			must(t, os.Mkdir(dir, 0o700))
-			file(t, dir+"/a", 3000)
-			give(t, dir, tenantID)
+			writeFileOfSize(t, dir+"/a", 3000)
+			chownAll(t, dir, tenantID)
 		})
 		must(t, os.RemoveAll(filepath.Join(os.TempDir(), name)))
 		if strings.Contains(w.Hold, "2MiB") != counts {
@@ -182,13 +182,13 @@ func TestHardLinksHidFilesFromTheQuota(t *testing.T) {
 		}
 	}
 	must(t, os.Mkdir(dir+"/deep", 0o700))
-	file(t, dir+"/deep/hidden", 3000)
-	in, err := fsutil.OpenDir(filepath.Dir(dir), fsutil.Self())
+	writeFileOfSize(t, dir+"/deep/hidden", 3000)
+	in, err := fsutil.OpenDir(filepath.Dir(dir), fsutil.ProcessActor())
 	must(t, err)
 	defer in.Close()
 	look := func(files int, limit time.Duration) (*diskUsage, time.Duration) {
 		begin := time.Now()
-		s := &diskUsage{linked: make(map[inode]bool), files: files, deadline: begin.Add(limit)}
+		s := &diskUsage{countedInodes: make(map[inode]bool), files: files, deadline: begin.Add(limit)}
 		s.addDir(in, filepath.Base(dir), 0)
 		return s, time.Since(begin)
 	}
@@ -215,15 +215,15 @@ func TestOneDirectoryOfLongNamesTurnedAllQuotasOff(t *testing.T) {
 		must(t, os.WriteFile(fmt.Sprintf("%s/%0250d", dir, i), nil, 0o600))
 		must(t, os.Mkdir(fmt.Sprintf("%s/d%d", dir, i), 0o700))
 	}
-	in, err := fsutil.OpenDir(filepath.Dir(dir), fsutil.Self())
+	in, err := fsutil.OpenDir(filepath.Dir(dir), fsutil.ProcessActor())
 	must(t, err)
 	defer in.Close()
 	gateway := boot.Gateway{Profile: "coder", Stop: 1 << 30}
-	for names, want := range map[int]bool{0: false, maxNames - 10_000: true} {
-		s := &diskUsage{linked: make(map[inode]bool), names: names, deadline: time.Now().Add(time.Minute)}
+	for names, want := range map[int]bool{0: false, maxNameBytes - 10_000: true} {
+		s := &diskUsage{countedInodes: make(map[inode]bool), nameBytes: names, deadline: time.Now().Add(time.Minute)}
 		s.addDir(in, filepath.Base(dir), 0)
-		if got := s.checkQuota(gateway).Hold; strings.Contains(got, " and a directory with too many names, and quota.stop is 1GiB; ") != want || s.names != names {
-			t.Errorf("with %d bytes of names, then %d: %q", names, s.names, got)
+		if got := s.checkQuota(gateway).Hold; strings.Contains(got, " and a directory with too many names, and quota.stop is 1GiB; ") != want || s.nameBytes != names {
+			t.Errorf("with %d bytes of names, then %d: %q", names, s.nameBytes, got)
 		}
 	}
 }
@@ -232,7 +232,7 @@ func TestOneDirectoryOfLongNamesTurnedAllQuotasOff(t *testing.T) {
 func TestALargeDirectoryCountedAsASmallOne(t *testing.T) {
 	w := measureHome(t, boot.Gateway{}, func(home string) {
 		name := func(i int) string { return fmt.Sprintf("%s/deep/%0250d", home, i) }
-		file(t, name(0), 0)
+		writeFileOfSize(t, name(0), 0)
 		for i := range 10_000 {
 			must(t, os.Link(name(0), name(i+1)))
 		}
@@ -251,7 +251,7 @@ func TestALargeDirectoryCountedAsASmallOne(t *testing.T) {
 
 func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
 	w := measureHome(t, boot.Gateway{}, func(home string) {
-		file(t, home+"/a", 900)
+		writeFileOfSize(t, home+"/a", 900)
 		for _, name := range []string{"b", "c", "deep/d"} {
 			if err := os.Link(home+"/a", home+"/"+name); err != nil {
 				t.Fatal(err)
@@ -264,7 +264,7 @@ func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
 	}
 	w = measureHome(t, boot.Gateway{}, func(home string) {
 		for i := range 600 {
-			file(t, filepath.Join(home, "deep", strings.Repeat("f", i%200+1)+string(rune('a'+i/200))), 0)
+			writeFileOfSize(t, filepath.Join(home, "deep", strings.Repeat("f", i%200+1)+string(rune('a'+i/200))), 0)
 		}
 	})
 	if !strings.Contains(w.Hold, "2MiB") {
@@ -273,8 +273,8 @@ func TestAFileCountsOnceAndAnEmptyOneForItsInode(t *testing.T) {
 }
 
 func TestAFileWithoutANameCountsWhileAProcessHasItOpen(t *testing.T) {
-	w := measureHome(t, boot.Gateway{Main: os.Getpid()}, func(home string) {
-		file(t, home+"/gone", 3000)
+	w := measureHome(t, boot.Gateway{MainPID: os.Getpid()}, func(home string) {
+		writeFileOfSize(t, home+"/gone", 3000)
 		f, err := os.Open(home + "/gone")
 		if err == nil {
 			t.Cleanup(func() { _ = f.Close() })
@@ -296,7 +296,7 @@ func TestAHomeThatIsAFileSystemOfItsOwnIsAskedAsOne(t *testing.T) {
 			testkit.SkipOrFail(t, "cannot mount a file system: "+err.Error())
 		}
 		t.Cleanup(func() { _ = unix.Unmount(home, unix.MNT_DETACH) })
-		file(t, home+"/a", 3000)
+		writeFileOfSize(t, home+"/a", 3000)
 	})
 	if !strings.Contains(w.Hold, "2MiB") {
 		t.Errorf("%+v", w)
@@ -313,11 +313,11 @@ func TestAHomeWithAProjectQuotaIsAskedForThat(t *testing.T) {
 		"xfs": `truncate -s 320M "$0"; mkfs.xfs -q "$0"; mount -o loop,prjquota "$0" "$1"; mkdir -p "$2"
 			xfs_quota -x -c "project -s -p $2 7" -c "limit -p bhard=4m 7" "$1"`,
 	} {
-		t.Run(kind, func(t *testing.T) { homeWithAQuota(t, script) })
+		t.Run(kind, func(t *testing.T) { mountHomeWithQuota(t, script) })
 	}
 }
 
-func homeWithAQuota(t *testing.T, script string) {
+func mountHomeWithQuota(t *testing.T, script string) {
 	t.Helper()
 	image := filepath.Join(t.TempDir(), "image")
 	w := measureHome(t, boot.Gateway{}, func(home string) {
@@ -326,7 +326,7 @@ func homeWithAQuota(t *testing.T, script string) {
 		if out, err := exec.Command("/bin/sh", "-ec", script, image, data, home).CombinedOutput(); err != nil {
 			t.Skipf("no file system with project quotas can be made here (make test-kernel): %v: %s", err, out)
 		}
-		file(t, home+"/a", 3000)
+		writeFileOfSize(t, home+"/a", 3000)
 		if err := errors.Join(os.Chmod(filepath.Dir(data), 0o755), os.Chmod(data, 0o755), os.Chmod(filepath.Dir(home), 0o755), os.Chmod(home, 0o777)); err != nil {
 			t.Error(err)
 		}
@@ -337,7 +337,7 @@ func homeWithAQuota(t *testing.T, script string) {
 		if out, err := agent.CombinedOutput(); err == nil || !strings.Contains(string(out), "quota") && !strings.Contains(string(out), "No space") {
 			t.Errorf("it may have more than its project: %v, %s", err, out)
 		}
-		file(t, filepath.Join(filepath.Dir(home), "other"), 3000)
+		writeFileOfSize(t, filepath.Join(filepath.Dir(home), "other"), 3000)
 		if n, is := fileSystemUsage(data, filepath.Base(home)); !is || n < 3000<<10 || n > 4096<<10 {
 			t.Errorf("the file system says that the home has %d bytes: %v", n, is)
 		}
@@ -362,11 +362,11 @@ func TestAHomeThatTakesTooLongIsJudgedByWhatIsKnown(t *testing.T) {
 	if w := part(3<<20, false); !strings.Contains(w.Hold, "at least 3MiB") {
 		t.Errorf("too much of a running one: %+v", w)
 	}
-	s := diskUsage{linked: map[inode]bool{}}
+	s := diskUsage{countedInodes: map[inode]bool{}}
 	begin := time.Now()
 	dir := t.TempDir()
-	file(t, dir+"/a", 1)
-	in, err := fsutil.OpenDir(filepath.Dir(dir), fsutil.Self())
+	writeFileOfSize(t, dir+"/a", 1)
+	in, err := fsutil.OpenDir(filepath.Dir(dir), fsutil.ProcessActor())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -389,7 +389,7 @@ func TestAllQuotasWereOffBecauseOneAgentHeldItsMemory(t *testing.T) {
 	var st syscall.Stat_t
 	must(t, errors.Join(err, os.Remove(dir+"/gone"), syscall.Stat(dir, &st), os.MkdirAll(proc+"/1/fd", 0o755), os.Chmod(proc, 0o755)))
 	must(t, errors.Join(os.Symlink(fmt.Sprintf("/proc/self/fd/%d", open.Fd()), proc+"/1/fd/3"), unix.Mkfifo(proc+"/1/maps", 0o644)))
-	s := &diskUsage{linked: make(map[inode]bool), deadline: time.Now().Add(100 * time.Millisecond)}
+	s := &diskUsage{countedInodes: make(map[inode]bool), deadline: time.Now().Add(100 * time.Millisecond)}
 	s.addDeletedFiles(t.Context(), proc+"/", []int{1}, map[uint64]bool{st.Dev: true})
 	if !s.incomplete || s.bytes < 3<<20 {
 		t.Errorf("%+v", s)
@@ -406,7 +406,7 @@ func TestDeletedFilesDidNotCountBesideManyLinks(t *testing.T) {
 	_, err = f.Write(make([]byte, 3<<20))
 	var st syscall.Stat_t
 	must(t, errors.Join(err, f.Sync(), os.Remove(f.Name()), syscall.Fstat(int(f.Fd()), &st)))
-	s := &diskUsage{linked: make(map[inode]bool), incomplete: true, files: maxFiles, deadline: time.Now().Add(time.Minute)}
+	s := &diskUsage{countedInodes: make(map[inode]bool), incomplete: true, files: maxFiles, deadline: time.Now().Add(time.Minute)}
 	s.addDeletedFiles(t.Context(), "/proc/", []int{os.Getpid()}, map[uint64]bool{st.Dev: true})
 	if got := s.checkQuota(boot.Gateway{Stop: 2 << 20}); !strings.Contains(got.Hold, "at least 3MiB") {
 		t.Errorf("%+v", got)

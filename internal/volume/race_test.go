@@ -22,19 +22,19 @@ import (
 // outside may change.
 func TestSwapper(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	outside := filepath.Dir(home) + "/outside"
 	dirs := []string{"cron", "profiles", "workspace", "logs", "logs/gateways", "profiles/coder", "platforms"}
 	files := []string{"auth.json", ".env", "config.yaml", "gateway_state.json", "SOUL.md", "profiles/coder/gateway_state.json", "cron/deep/file"}
 	for _, name := range append(files, "profiles/other/.env", "pairing/x", "gateways/coder/current", "coder/.env", "deep/file") {
-		write(t, outside+"/"+name, "untouched")
+		writeFile(t, outside+"/"+name, "untouched")
 	}
-	before := testkit.Snapshot(t, outside)
+	before := testkit.TreeSnapshot(t, outside)
 	for _, dir := range dirs {
 		must(t, os.MkdirAll(home+"/"+dir, 0o755))
 	}
 	for _, name := range files {
-		write(t, home+"/"+name, "")
+		writeFile(t, home+"/"+name, "")
 	}
 	// The attacker uses descriptors, because a path could lead the attacker itself outside.
 	places := filepath.Dir(home) + "/links" // the same file system, so that renameat2(2) can exchange the two
@@ -107,9 +107,9 @@ func TestSwapper(t *testing.T) {
 			}
 		}
 		if runs == 0 {
-			install(t, o)
+			writeInstallDir(t, o)
 		}
-		prepare(context.Background(), o)
+		prepareBoot(context.Background(), o)
 		o.RepairEverything = true
 		Repair(context.Background(), o, noProgress)
 	}
@@ -119,7 +119,7 @@ func TestSwapper(t *testing.T) {
 	if refused.Load() < enoughRefused || swapped.Load() < enoughSwapped {
 		t.Errorf("only %d links were met in %d exchanges: nothing was tested", refused.Load(), swapped.Load())
 	}
-	after := testkit.Snapshot(t, outside)
+	after := testkit.TreeSnapshot(t, outside)
 	if after != before {
 		t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
 	}

@@ -44,14 +44,14 @@ type Result struct {
 // String returns the result as one line for the log.
 func (r Result) String() string {
 	var s strings.Builder
-	fmt.Fprintf(&s, "ownership: %d of %d files and directories given to the agent's user in %.1f s", r.Changed, r.Seen, r.Seconds)
+	fmt.Fprintf(&s, "ownership: %d of %d files and directories given to the agent's user in %.1f s", r.Changed, r.Examined, r.Seconds)
 	for i, n := range []int64{r.Failed, r.Refused, r.Mounts} {
 		if n > 0 {
 			fmt.Fprintf(&s, ", %d %s", n, [...]string{"failed", "refused", "mounts not entered"}[i])
 		}
 	}
-	if r.Stopped != "" {
-		s.WriteString("; stopped early: " + r.Stopped)
+	if r.StopReason != "" {
+		s.WriteString("; stopped early: " + r.StopReason)
 	}
 	for _, c := range r.WrongOwners[:min(3, len(r.WrongOwners))] {
 		fmt.Fprintf(&s, "; %q was uid %d's", c.Path, c.UID)
@@ -64,9 +64,9 @@ func (r Result) String() string {
 
 const (
 	maxWrongOwners = 10
-	// longestPause is the maximum pause between two batches of files. A pause is as long as the last batch took, so that other
+	// maxPause is the maximum pause between two batches of files. A pause is as long as the last batch took, so that other
 	// programs get half of the disk's time.
-	longestPause = 20 * time.Millisecond
+	maxPause = 20 * time.Millisecond
 	// hangTimeout is how long Repair waits after its time limit for the end of its walk.
 	hangTimeout = time.Second
 	// maxFailures is the number of consecutive failures after which the walk of a directory ends.
@@ -99,14 +99,14 @@ var (
 // does nothing.
 func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result {
 	o = o.withDefaults()
-	if !o.Agent.Switches() {
+	if !o.Agent.SwitchesIdentity() {
 		return Result{}
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, o.MaxTime, errTimeLimit)
 	defer cancel()
 	r := &repair{Options: o, progress: progress, walk: owntree.Walk{NewOwner: o.Owner()}, start: time.Now()}
 	r.lastResult.Store(&Result{})
-	done := guard.Begin("repairing owners", func() {
+	done := guard.GoWithDone("repairing owners", func() {
 		blocking.Run(blocking.Volume, func() {
 			withIdlePriority(func() { r.publish(r.run(ctx), true) })
 		})
@@ -116,12 +116,12 @@ func Repair(ctx context.Context, o Options, progress func(client.Repair)) Result
 	}
 	result := *r.lastResult.Load()
 	if cause := context.Cause(ctx); !result.Done && cause != nil {
-		result.Stopped = cause.Error()
+		result.StopReason = cause.Error()
 	}
 	result.Directory, result.Done, result.Seconds = "", true, boot.SecondsSince(r.start)
-	if result.Changed > 0 || result.Failed > 0 || result.Refused > 0 || result.Stopped != "" {
+	if result.Changed > 0 || result.Failed > 0 || result.Refused > 0 || result.StopReason != "" {
 		l := boot.Info(result.String())
-		l.Warning = result.Failed > 0 || result.Refused > 0 || result.Stopped != ""
+		l.Warning = result.Failed > 0 || result.Refused > 0 || result.StopReason != ""
 		o.Say(l)
 	}
 	return result
@@ -170,18 +170,18 @@ func (r *repair) run(ctx context.Context) error {
 	defer d.Close()
 	r.directory.batch = time.Now()
 	r.walk.BetweenBatches = func() error {
-		r.endReason = r.pauseBetween(ctx)
+		r.endReason = r.pauseBetweenBatches(ctx)
 		return r.endReason
 	}
 	r.walk.OnFound = r.addWrongOwner
 	if r.OnlyProfiles != nil {
-		return r.giveHomes(d, r.OnlyProfiles)
+		return r.chownHomes(d, r.OnlyProfiles)
 	}
 	for _, rel := range boot.AgentOnlyDirs {
 		if rel == boot.ProfilesDir && r.Tenants.Enabled {
-			err = r.giveHomes(d, nil)
+			err = r.chownHomes(d, nil)
 		} else {
-			err = r.giveTree(d, rel, rel, true)
+			err = r.chownTree(d, rel, rel, true)
 		}
 		if err != nil {
 			return err
@@ -191,33 +191,33 @@ func (r *repair) run(ctx context.Context) error {
 		return nil
 	}
 	for _, rel := range boot.MixedOwnerDirs {
-		if err := r.giveTree(d, rel, rel, false); err != nil {
+		if err := r.chownTree(d, rel, rel, false); err != nil {
 			return err
 		}
 	}
-	if err := r.giveFormerFiles(d); err != nil {
+	if err := r.chownFormerFiles(d); err != nil {
 		return err
 	}
-	if r.result.Stopped == "" {
-		_ = d.Remove(boot.PendingFile)
+	if r.result.StopReason == "" {
+		_ = d.Remove(boot.RepairPendingFile)
 	}
 	return nil
 }
 
-// giveFormerFiles handles a change of the agent's uid: it gives the agent all other files of the former uid in the data directory.
-// Files of other users keep their owners.
-func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
+// chownFormerFiles handles a change of the agent's uid: it gives the agent all other files of the former uid in the data
+// directory. Files of other users keep their owners.
+func (r *repair) chownFormerFiles(d *fsutil.Dir) error {
 	was, _ := boot.PendingRepair(d)
 	if was == 0 || was == r.walk.NewOwner.UID {
 		return nil
 	}
 	r.walk.OnlyUID = was
-	entries, _, _ := d.ReadAtMost("", fsutil.MaxNames)
+	entries, _, _ := d.ReadAtMost("", fsutil.MaxDirNames)
 	for _, e := range entries {
 		switch info, err := d.Lstat(e.Name()); {
 		case slices.Contains(boot.AgentOnlyDirs, e.Name()), slices.Contains(boot.MixedOwnerDirs, e.Name()), err != nil:
 		case info.IsDir():
-			if err := r.giveTree(d, e.Name(), e.Name(), false); err != nil {
+			if err := r.chownTree(d, e.Name(), e.Name(), false); err != nil {
 				return err
 			}
 		case fsutil.UID(info) == was:
@@ -230,11 +230,11 @@ func (r *repair) giveFormerFiles(d *fsutil.Dir) error {
 	return nil
 }
 
-// giveHomes walks the homes of the profiles in names, or all homes if names is nil. It skips missing homes, links and mounts.
+// chownHomes walks the homes of the profiles in names, or all homes if names is nil. It skips missing homes, links and mounts.
 // A profile with its own user is a tenant. The tenant's user gets the files in the home, and the home itself if another user
-// owns it. If a home belongs to a tenant's user under another profile's name, giveHomes does not change it.
-func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
-	all, err := d.Sub(boot.ProfilesDir)
+// owns it. If a home belongs to a tenant's user under another profile's name, chownHomes does not change it.
+func (r *repair) chownHomes(d *fsutil.Dir, names []string) error {
+	all, err := d.OpenSubdir(boot.ProfilesDir)
 	if err != nil {
 		return nil //nolint:nilerr // without the directory there is no home
 	}
@@ -249,18 +249,18 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 		names = slices.Collect(maps.Keys(homes)) // a random order, so that the time limit does not always hit the same homes
 	}
 	defer func(agents fsutil.Owner) {
-		r.walk.NewOwner, r.walk.RefuseHardLinked, r.walk.TopLast, r.walk.Top = agents, false, false, nil
+		r.walk.NewOwner, r.walk.RefuseHardLinked, r.walk.TopLast, r.walk.ExpectedTopUID = agents, false, false, nil
 	}(r.walk.NewOwner)
 	for _, name := range names {
 		r.walk.NewOwner, r.walk.RefuseHardLinked = HomeOwner(r.Options.Options, name, tenants, homes)
-		if r.walk.RefuseHardLinked && homes[name] != r.walk.NewOwner.UID && errors.Is(all.CheckExists(name+"/"+r.Tenants.Marker), fs.ErrNotExist) {
+		if r.walk.RefuseHardLinked && homes[name] != r.walk.NewOwner.UID && errors.Is(all.CheckExists(name+"/"+r.Tenants.ProfileMarker), fs.ErrNotExist) {
 			continue // the agent is still making this profile, and hinit gives its home when it has the marker
 		}
-		r.walk.TopLast, r.walk.Top = r.walk.RefuseHardLinked, nil
+		r.walk.TopLast, r.walk.ExpectedTopUID = r.walk.RefuseHardLinked, nil
 		if was, known := homes[name]; known {
-			r.walk.Top = &was
+			r.walk.ExpectedTopUID = &was
 		}
-		if err := r.giveTree(all, name, boot.ProfilesDir+"/"+name, false); err != nil {
+		if err := r.chownTree(all, name, boot.ProfilesDir+"/"+name, false); err != nil {
 			return err
 		}
 		if r.walk.RefuseHardLinked {
@@ -273,22 +273,22 @@ func (r *repair) giveHomes(d *fsutil.Dir, names []string) error {
 	return nil
 }
 
-// giveTree walks the directory rel, which messages call name. With crossTop, rel may be a mount point. It returns an
+// chownTree walks the directory rel, which messages call name. With crossTop, rel may be a mount point. It returns an
 // error only if the whole repair must end.
-func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error {
+func (r *repair) chownTree(d *fsutil.Dir, rel, name string, crossTop bool) error {
 	r.result.Directory, r.directory.left, r.directory.before = name, r.MaxInodes, r.walk
 	if r.walk.RefuseHardLinked { // the walk reads the tree once more, to count the links
 		r.directory.left *= 2
 	}
-	err := r.walk.Give(d, rel, crossTop)
+	err := r.walk.ChangeOwners(d, rel, crossTop)
 	switch {
 	case errors.Is(r.endReason, errInodes), errors.Is(r.endReason, errNoChange): // an agent must not prevent the repair of other homes
-		r.result.Stopped, r.endReason = fmt.Sprintf("%v in %s", r.endReason, name), nil
+		r.result.StopReason, r.endReason = fmt.Sprintf("%v in %s", r.endReason, name), nil
 	case r.endReason != nil:
 		return r.endReason
 	case err == nil, errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.ENOTDIR), errors.Is(err, fsutil.ErrSymlink), errors.Is(err, fsutil.ErrProtected): // moveHomes reports a renamed home
 	case errors.Is(err, fsutil.ErrMount):
-		r.walk.Mounts++
+		r.walk.SkippedMounts++
 	default:
 		r.walk.Failed++
 		r.addWrongOwner(d.Path()+"/"+rel, 0, err)
@@ -296,21 +296,21 @@ func (r *repair) giveTree(d *fsutil.Dir, rel, name string, crossTop bool) error 
 	return nil
 }
 
-// pauseBetween reports the progress, checks the limits and pauses. The walk calls it between two batches of files.
-func (r *repair) pauseBetween(ctx context.Context) error {
+// pauseBetweenBatches reports the progress, checks the limits and pauses. The walk calls it between two batches of files.
+func (r *repair) pauseBetweenBatches(ctx context.Context) error {
 	if ctx.Err() != nil { // Repair may have returned, so progress must not be called
 		return context.Cause(ctx)
 	}
 	r.publish(nil, false)
 	r.progress(r.result.Repair)
 	before := &r.directory.before
-	switch r.directory.left -= owntree.Batch; {
+	switch r.directory.left -= owntree.BatchSize; {
 	case r.directory.left <= 0:
 		return errInodes
 	case r.walk.Changed == before.Changed && r.walk.Failed >= before.Failed+maxFailures:
 		return errNoChange
 	}
-	if !pause.For(ctx, min(longestPause, time.Since(r.directory.batch))) {
+	if !pause.For(ctx, min(maxPause, time.Since(r.directory.batch))) {
 		return context.Cause(ctx)
 	}
 	r.directory.batch = time.Now()
@@ -329,10 +329,10 @@ func (r *repair) addWrongOwner(path string, was uint32, err error) {
 
 // publish makes the result so far available to Repair. err says why the repair is incomplete. done says that the walk has ended.
 func (r *repair) publish(err error, done bool) {
-	r.result.Seen, r.result.Changed, r.result.Failed = r.walk.Seen, r.walk.Changed, r.walk.Failed
-	r.result.Refused, r.result.Mounts, r.result.Done = r.walk.Refused, r.walk.Mounts, done
+	r.result.Examined, r.result.Changed, r.result.Failed = r.walk.Examined, r.walk.Changed, r.walk.Failed
+	r.result.Refused, r.result.Mounts, r.result.Done = r.walk.Refused, r.walk.SkippedMounts, done
 	if err != nil {
-		r.result.Stopped = err.Error()
+		r.result.StopReason = err.Error()
 	}
 	r.lastResult.Store(new(r.result)) // store a copy, because the walk keeps changing r.result
 }

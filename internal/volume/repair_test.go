@@ -21,8 +21,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// fill makes n files that root owns, a hundred in each directory.
-func fill(t testing.TB, dir string, n int) {
+// makeRootFiles makes n files that root owns, a hundred in each directory.
+func makeRootFiles(t testing.TB, dir string, n int) {
 	t.Helper()
 	for i := range n {
 		if i%100 == 0 {
@@ -36,22 +36,22 @@ func fill(t testing.TB, dir string, n int) {
 
 func TestRepairOfManyFiles(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	const n = int64(5000)
-	fill(t, home+"/profiles/coder/work", int(n))
+	makeRootFiles(t, home+"/profiles/coder/work", int(n))
 	o, said := options(t, home, nil)
 	var last client.Repair
 	res := Repair(context.Background(), o, func(p client.Repair) { last = p })
 	// The directory profiles itself changes its owner, too.
-	if res.Seen != n+n/100+2 || res.Changed != res.Seen+1 || res.Failed != 0 || res.Stopped != "" {
+	if res.Examined != n+n/100+2 || res.Changed != res.Examined+1 || res.Failed != 0 || res.StopReason != "" {
 		t.Errorf("result is %s", res)
 	}
-	if last.Seen < n/2 || last.Changed < n/2 || last.Directory != "profiles" {
+	if last.Examined < n/2 || last.Changed < n/2 || last.Directory != "profiles" {
 		t.Errorf("the last progress was %+v", last)
 	}
 	must(t, filepath.WalkDir(home+"/profiles", func(path string, _ os.DirEntry, err error) error {
-		if err == nil && owner(t, path)[:11] != fmt.Sprintf("%d:%d", agentUID, agentGID) {
-			err = fmt.Errorf("%s is %s", path, owner(t, path))
+		if err == nil && ownerText(t, path)[:11] != fmt.Sprintf("%d:%d", agentUID, agentGID) {
+			err = fmt.Errorf("%s is %s", path, ownerText(t, path))
 		}
 		return err
 	}))
@@ -65,15 +65,15 @@ func TestRepairOfManyFiles(t *testing.T) {
 
 func TestStartingOneProfileDoesNotWalkTheHomesOfAll(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	for _, name := range []string{"coder", "writer", "other"} {
-		fill(t, home+"/profiles/"+name+"/work", 3)
+		makeRootFiles(t, home+"/profiles/"+name+"/work", 3)
 	}
 	must(t, os.Symlink(home+"/profiles/other", home+"/profiles/link"))
 	o, _ := options(t, home, nil)
 	o.OnlyProfiles = []string{"coder", "gone", "link", "writer"}
 	res := Repair(context.Background(), o, noProgress)
-	if res.Seen != 2*5 || res.Changed != 2*6 || res.Failed != 0 || res.Stopped != "" {
+	if res.Examined != 2*5 || res.Changed != 2*6 || res.Failed != 0 || res.StopReason != "" {
 		t.Errorf("result is %s", res)
 	}
 	for name, want := range map[string]int{"": 0, "coder": agentUID, "writer/work/0/2": agentUID, "other": 0, "other/work/0/2": 0, "link": 0} {
@@ -88,15 +88,15 @@ func TestStartingOneProfileDoesNotWalkTheHomesOfAll(t *testing.T) {
 // the rest, and neither the agent nor hinit can remove the home.
 func TestAProfileCouldNotBeMadeDuringARepair(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	o, _ := options(t, home, nil)
 	o.Tenants = someTenants
-	o.Tenants.Marker = "SOUL.md"
+	o.Tenants.ProfileMarker = "SOUL.md"
 	for _, name := range []string{"whole", "half"} {
-		fill(t, home+"/profiles/"+name+"/memories", 2)
+		makeRootFiles(t, home+"/profiles/"+name+"/memories", 2)
 		must(t, exec.Command("chown", "-R", strconv.Itoa(agentUID), home+"/profiles/"+name).Run())
 	}
-	write(t, home+"/profiles/whole/SOUL.md", "")
+	writeFile(t, home+"/profiles/whole/SOUL.md", "")
 	res := Repair(context.Background(), o, noProgress)
 	if whole := uidOf(t, home+"/profiles/whole/memories"); res.Failed != 0 || !someTenants.HasUID(uint32(whole)) {
 		t.Errorf("the profile is uid %d's: %s", whole, res)
@@ -105,7 +105,7 @@ func TestAProfileCouldNotBeMadeDuringARepair(t *testing.T) {
 	if half := uidOf(t, home+"/profiles/half/memories"); half != agentUID || uidOf(t, home+"/profiles/half") != agentUID {
 		t.Errorf("what the agent is making is uid %d's", half)
 	}
-	write(t, home+"/profiles/half/SOUL.md", "")
+	writeFile(t, home+"/profiles/half/SOUL.md", "")
 	o.OnlyProfiles = []string{"half"}
 	Repair(context.Background(), o, noProgress)
 	if half := uidOf(t, home+"/profiles/half/memories"); !someTenants.HasUID(uint32(half)) {
@@ -115,28 +115,28 @@ func TestAProfileCouldNotBeMadeDuringARepair(t *testing.T) {
 
 func TestRepairBudgets(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	fill(t, home+"/profiles", 2000)
+	home := newVolumeDir(t)
+	makeRootFiles(t, home+"/profiles", 2000)
 	o, _ := options(t, home, nil)
 	o.MaxInodes = 300
 	res := Repair(context.Background(), o, noProgress)
-	if res.Stopped != errInodes.Error()+" in profiles" || res.Seen < 300 || res.Seen > 1000 {
+	if res.StopReason != errInodes.Error()+" in profiles" || res.Examined < 300 || res.Examined > 1000 {
 		t.Errorf("result is %s", res)
 	}
 	o, _ = options(t, home, nil)
 	o.MaxTime = time.Nanosecond
-	if res := Repair(context.Background(), o, noProgress); res.Stopped != errTimeLimit.Error() {
+	if res := Repair(context.Background(), o, noProgress); res.StopReason != errTimeLimit.Error() {
 		t.Errorf("result is %s", res)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	o, _ = options(t, home, nil)
-	if res := Repair(ctx, o, func(client.Repair) { cancel() }); res.Stopped != context.Canceled.Error() || res.Seen > 1000 {
+	if res := Repair(ctx, o, func(client.Repair) { cancel() }); res.StopReason != context.Canceled.Error() || res.Examined > 1000 {
 		t.Errorf("result is %s", res)
 	}
 	cancel()
 	// The next repair must resume the interrupted one.
 	o, _ = options(t, home, nil)
-	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Changed == 0 {
+	if res := Repair(context.Background(), o, noProgress); res.StopReason != "" || res.Changed == 0 {
 		t.Errorf("result is %s", res)
 	}
 	if got := uidOf(t, home+"/profiles/19/1999"); got != agentUID {
@@ -147,15 +147,15 @@ func TestRepairBudgets(t *testing.T) {
 // The limit of files holds for each home, so that millions of files in one home don't prevent the repair of the others.
 func TestATenantWithTooManyFilesEndedTheRepairOfAllOthers(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	fill(t, home+"/profiles/aaa", 2000)
+	home := newVolumeDir(t)
+	makeRootFiles(t, home+"/profiles/aaa", 2000)
 	for name := range someTenants.UIDs.Size() / 1000 {
-		write(t, fmt.Sprintf("%s/profiles/z%d/file", home, name), "")
+		writeFile(t, fmt.Sprintf("%s/profiles/z%d/file", home, name), "")
 	}
 	o, _ := options(t, home, nil)
 	o.Tenants, o.MaxInodes = someTenants, 300
 	res := Repair(context.Background(), o, noProgress)
-	if want := errInodes.Error() + " in profiles/aaa"; res.Stopped != want || res.Seen > 1000 {
+	if want := errInodes.Error() + " in profiles/aaa"; res.StopReason != want || res.Examined > 1000 {
 		t.Errorf("result is %s, not stopped early by %q", res, want)
 	}
 	for name := range someTenants.UIDs.Size() / 1000 {
@@ -168,7 +168,7 @@ func TestATenantWithTooManyFilesEndedTheRepairOfAllOthers(t *testing.T) {
 // Many failures in one home, such as a hundred directories that are too deep, must not end the repair of the others.
 func TestATenantWhoseFilesCanNotChangeEndedTheRepairOfAllOthers(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	uid := int(FirstUID(someTenants.UIDs, "aaa"))
 	must(t, os.MkdirAll(home+"/profiles/aaa", 0o700))
 	dir, err := unix.Open(home+"/profiles/aaa", unix.O_PATH, 0)
@@ -182,18 +182,18 @@ func TestATenantWhoseFilesCanNotChangeEndedTheRepairOfAllOthers(t *testing.T) {
 		must(t, errors.Join(err, unix.Close(dir)))
 		dir = next
 	}
-	for i := range maxFailures + 2*owntree.Batch {
+	for i := range maxFailures + 2*owntree.BatchSize {
 		mkdir(strconv.Itoa(i))
 	}
 	must(t, unix.Close(dir))
 	for i := range 10 {
-		fill(t, fmt.Sprintf("%s/profiles/z%d", home, i), 2*owntree.Batch)
+		makeRootFiles(t, fmt.Sprintf("%s/profiles/z%d", home, i), 2*owntree.BatchSize)
 	}
 	o, _ := options(t, home, nil)
 	o.Tenants = someTenants
 	res := Repair(context.Background(), o, noProgress)
-	if res.Stopped != "" && res.Stopped != errNoChange.Error()+" in profiles/aaa" || res.Failed < maxFailures {
-		t.Errorf("stopped by %q after %d failures", res.Stopped, res.Failed)
+	if res.StopReason != "" && res.StopReason != errNoChange.Error()+" in profiles/aaa" || res.Failed < maxFailures {
+		t.Errorf("stopped by %q after %d failures", res.StopReason, res.Failed)
 	}
 	for i := range 10 {
 		if path := fmt.Sprintf("%s/profiles/z%d/5/511", home, i); !someTenants.HasUID(uint32(uidOf(t, path))) {
@@ -204,24 +204,24 @@ func TestATenantWhoseFilesCanNotChangeEndedTheRepairOfAllOthers(t *testing.T) {
 
 func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	fill(t, home+"/workspace", 2000)
+	home := newVolumeDir(t)
+	makeRootFiles(t, home+"/workspace", 2000)
 	o, _ := options(t, home, nil)
-	r := prepareOK(t, o)
+	r := mustPrepareBoot(t, o)
 	o.RepairEverything, o.MaxInodes = r.RepairEverything, 300
-	if res := Repair(context.Background(), o, noProgress); res.Stopped == "" {
+	if res := Repair(context.Background(), o, noProgress); res.StopReason == "" {
 		t.Fatalf("result is %s", res)
 	}
 	o, said := options(t, home, nil)
-	r = prepareOK(t, o)
+	r = mustPrepareBoot(t, o)
 	if !r.RepairEverything || strings.Contains(said.text(), "Fixing") {
 		t.Errorf("full is %v, said %q", r.RepairEverything, said.text())
 	}
 	o.RepairEverything = r.RepairEverything
-	if res := Repair(context.Background(), o, noProgress); res.Stopped != "" || res.Changed == 0 {
+	if res := Repair(context.Background(), o, noProgress); res.StopReason != "" || res.Changed == 0 {
 		t.Errorf("result is %s", res)
 	}
-	if r := prepareOK(t, o); r.RepairEverything {
+	if r := mustPrepareBoot(t, o); r.RepairEverything {
 		t.Error("a repair that is through is wanted again")
 	}
 }
@@ -230,16 +230,16 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 // files.
 func TestRepairRefuses(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	outside := filepath.Dir(home) + "/outside"
-	write(t, outside+"/secret", "x")
+	writeFile(t, outside+"/secret", "x")
 	dir := home + "/cron"
-	write(t, dir+"/plain", "")
-	write(t, dir+"/setuid", "")
+	writeFile(t, dir+"/plain", "")
+	writeFile(t, dir+"/setuid", "")
 	must(t, os.Chmod(dir+"/setuid", 0o755|os.ModeSetuid))
-	write(t, home+"/hostdir/secret", "x")
+	writeFile(t, home+"/hostdir/secret", "x")
 	must(t, os.Link(home+"/hostdir/secret", dir+"/hard"))
-	write(t, dir+"/theirs", "")
+	writeFile(t, dir+"/theirs", "")
 	must(t, os.Link(dir+"/theirs", dir+"/theirs2"))
 	must(t, os.Chown(dir+"/theirs", 4711, 4711))
 	must(t, os.Symlink(outside+"/secret", dir+"/file-link"))
@@ -249,7 +249,7 @@ func TestRepairRefuses(t *testing.T) {
 		must(t, os.WriteFile(dir+"/device", nil, 0o600))
 		t.Log("no device:", err)
 	}
-	before := testkit.Snapshot(t, outside)
+	before := testkit.TreeSnapshot(t, outside)
 
 	d, err := fsutil.OpenNoLink(home, nil)
 	must(t, err)
@@ -261,7 +261,7 @@ func TestRepairRefuses(t *testing.T) {
 			refused[filepath.Base(path)] = err
 		}
 	}
-	must(t, w.Give(d, "cron", false))
+	must(t, w.ChangeOwners(d, "cron", false))
 	for name, uid := range map[string]int{"": agentUID, "plain": agentUID, "setuid": agentUID, "theirs": agentUID, "fifo": agentUID, "file-link": agentUID, "dir-link": agentUID, "hard": 0, "device": 0} {
 		if got := uidOf(t, filepath.Join(dir, name)); got != uid {
 			t.Errorf("%q is uid %d's, want %d", name, got, uid)
@@ -271,20 +271,20 @@ func TestRepairRefuses(t *testing.T) {
 		t.Errorf("refused %v", refused)
 	}
 	wantOwner(t, dir+"/setuid", fmt.Sprintf("%d:%d 0755", agentUID, agentGID))
-	if after := testkit.Snapshot(t, outside); after != before {
+	if after := testkit.TreeSnapshot(t, outside); after != before {
 		t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
 	}
 
 	// With protected hard links, only root can have made the second name of root's file.
 	w = owntree.Walk{NewOwner: fsutil.Owner{UID: agentUID, GID: agentGID}}
-	must(t, w.Give(d, "cron", false))
+	must(t, w.ChangeOwners(d, "cron", false))
 	if w.Changed != 1 || uidOf(t, dir+"/hard") != agentUID {
 		t.Errorf("walk is %+v", w)
 	}
 }
 
-// makeDeep makes 1200 nested directories that belong to uid, in the directory cron of a volume.
-func makeDeep(t *testing.T, home, name string, uid int) {
+// makeDeepTree makes 1200 nested directories that belong to uid, in the directory cron of a volume.
+func makeDeepTree(t *testing.T, home, name string, uid int) {
 	t.Helper()
 	must(t, os.Mkdir(home+"/cron", 0o755))
 	fd, err := unix.Open(home+"/cron", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
@@ -309,8 +309,8 @@ func makeDeep(t *testing.T, home, name string, uid int) {
 // as an event.
 func TestADeepDirectoryMakesNoHugeMessage(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	makeDeep(t, home, strings.Repeat("\xff", 250), agentUID)
+	home := newVolumeDir(t)
+	makeDeepTree(t, home, strings.Repeat("\xff", 250), agentUID)
 	o, said := options(t, home, nil)
 	res := Repair(context.Background(), o, noProgress)
 	if res.Failed != 1 || len(res.String()) > 4096 || len(said.text()) > 4096 {
@@ -320,21 +320,21 @@ func TestADeepDirectoryMakesNoHugeMessage(t *testing.T) {
 
 func TestRepairSurvivesDepth(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	makeDeep(t, home, "d", 0)
+	home := newVolumeDir(t)
+	makeDeepTree(t, home, "d", 0)
 	o, _ := options(t, home, nil)
-	if res := Repair(context.Background(), o, noProgress); res.Changed < 900 || res.Failed != 1 || res.Stopped != "" {
+	if res := Repair(context.Background(), o, noProgress); res.Changed < 900 || res.Failed != 1 || res.StopReason != "" {
 		t.Errorf("result is %s", res)
 	}
 }
 
 func TestTheAgentCanNotMakeTheMarkOfARepair(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	write(t, home+"/"+boot.PendingFile, "")
-	give(t, home, agentUID)
+	home := newVolumeDir(t)
+	writeFile(t, home+"/"+boot.RepairPendingFile, "")
+	chownAll(t, home, agentUID)
 	o, _ := options(t, home, nil)
-	if r := prepareOK(t, o); r.RepairEverything {
+	if r := mustPrepareBoot(t, o); r.RepairEverything {
 		t.Error("a mark of the agent's own making counts")
 	}
 }
@@ -343,19 +343,19 @@ func TestTheAgentCanNotMakeTheMarkOfARepair(t *testing.T) {
 // below the volume to the agent.
 func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	must(t, os.Chown(home, 4321, 4321))
 	o, _ := options(t, home, nil)
-	if r := prepareOK(t, o); !r.RepairEverything {
+	if r := mustPrepareBoot(t, o); !r.RepairEverything {
 		t.Fatal("nothing is to be repaired")
 	}
-	if r := prepareOK(t, o); !r.RepairEverything {
+	if r := mustPrepareBoot(t, o); !r.RepairEverything {
 		t.Error("the mark is lost")
 	}
-	mark := home + "/" + boot.PendingFile
+	mark := home + "/" + boot.RepairPendingFile
 	must(t, os.Rename(mark, home+"/kept"))
 	must(t, os.Rename(home+"/kept", mark))
-	if r := prepareOK(t, o); r.RepairEverything {
+	if r := mustPrepareBoot(t, o); r.RepairEverything {
 		t.Error("a mark that was moved counts")
 	}
 }
@@ -363,20 +363,20 @@ func TestTheAgentCanNotBringTheMarkOfARepairBack(t *testing.T) {
 // After a change of PUID all files of the previous uid become the agent's, and no other files.
 func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	const before = 1234
 	for name, uid := range map[string]int{
-		boot.RecordFile: before, "SOUL.md": before, "audio_cache/a.ogg": before, "config.yaml.bak-1": before, "mixed/mine": before, "mixed/host": 0,
+		boot.BootRecordFile: before, "SOUL.md": before, "audio_cache/a.ogg": before, "config.yaml.bak-1": before, "mixed/mine": before, "mixed/host": 0,
 		"host_secret.json": 0, "other": 4321,
 	} {
 		must(t, os.MkdirAll(filepath.Dir(home+"/"+name), 0o755))
-		write(t, home+"/"+name, name)
+		writeFile(t, home+"/"+name, name)
 		must(t, os.Lchown(home+"/"+name, uid, uid))
 	}
 	must(t, os.Chown(home+"/audio_cache", before, before))
 	must(t, os.Chown(home, before, before))
 	o, _ := options(t, home, nil)
-	report := prepareOK(t, o)
+	report := mustPrepareBoot(t, o)
 	o.RepairEverything = report.RepairEverything
 	Repair(t.Context(), o, noProgress)
 	for name, want := range map[string]int{
@@ -387,7 +387,7 @@ func TestAChangeOfPUIDLeavesNoFileBehind(t *testing.T) {
 			t.Errorf("%s is uid %d's, want %d", name, got, want)
 		}
 	}
-	if _, err := os.Lstat(home + "/" + boot.PendingFile); err == nil {
+	if _, err := os.Lstat(home + "/" + boot.RepairPendingFile); err == nil {
 		t.Error("the mark is left")
 	}
 }

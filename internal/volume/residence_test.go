@@ -25,7 +25,7 @@ func TestCredentialsElsewhereAreRepaired(t *testing.T) {
 	}
 	must(t, os.Symlink(auth+"/unrelated/host-file", auth+"/auth.lock"))
 	o, _ := options(t, base+"/data/profiles/work", map[string]string{"HERMES_AUTH_HOME": auth, "HERMES_AUTH_JSON_BOOTSTRAP": "new"})
-	prepare(context.Background(), o)
+	prepareBoot(context.Background(), o)
 	for name, want := range map[string]int{
 		"": agentUID, "auth.json": agentUID, "shared": agentUID, "shared/nous_auth.json": agentUID, "profiles": agentUID, "profiles/work": agentUID,
 		"profiles/work/auth.json": agentUID, "profiles/work/.anthropic_oauth.json": agentUID, "profiles/work/auth.json.tmp.1.stale": agentUID,
@@ -35,7 +35,7 @@ func TestCredentialsElsewhereAreRepaired(t *testing.T) {
 			t.Errorf("%q is uid %d's, want %d", name, got, want)
 		}
 	}
-	if got := read(t, auth+"/profiles/work/auth.json"); got != "profiles/work/auth.json" {
+	if got := readFile(t, auth+"/profiles/work/auth.json"); got != "profiles/work/auth.json" {
 		t.Errorf("the credentials were overwritten: %q", got)
 	}
 	o.Env = environ(map[string]string{"HERMES_AUTH_HOME": auth, "HERMES_AUTH_JSON_REBOOTSTRAP": "x"})
@@ -51,12 +51,12 @@ func TestCredentialsThatRootWroteLaterAreRepaired(t *testing.T) {
 	base := tempDir(t)
 	must(t, os.Mkdir(base+"/auth", 0o700))
 	o, _ := options(t, base+"/data", map[string]string{"HERMES_AUTH_HOME": base + "/auth", "HERMES_AUTH_JSON_BOOTSTRAP": "{}"})
-	prepare(t.Context(), o)
+	prepareBoot(t.Context(), o)
 	for _, name := range []string{"auth.json", ".anthropic_oauth.json", "host-file"} {
-		write(t, base+"/auth/"+name, "")
+		writeFile(t, base+"/auth/"+name, "")
 		must(t, os.Chown(base+"/auth/"+name, 0, 0))
 	}
-	prepare(t.Context(), o)
+	prepareBoot(t.Context(), o)
 	for name, want := range map[string]int{"": agentUID, "auth.json": agentUID, ".anthropic_oauth.json": agentUID, "host-file": 0} {
 		if got := uidOf(t, filepath.Join(base, "auth", name)); got != want {
 			t.Errorf("%q is uid %d's, want %d", name, got, want)
@@ -78,7 +78,7 @@ func TestCredentialsElsewhereFollowNoLink(t *testing.T) {
 		{"/system", "cannot use HERMES_AUTH_HOME", "/system/profiles"},
 	} {
 		o, said := options(t, base+"/data/profiles/work", map[string]string{"HERMES_AUTH_HOME": base + tt.auth, "HERMES_AUTH_JSON_BOOTSTRAP": "x"})
-		prepare(context.Background(), o)
+		prepareBoot(context.Background(), o)
 		if !strings.Contains(said.text(), tt.said) {
 			t.Errorf("%s: %q", tt.auth, said.text())
 		}
@@ -93,19 +93,19 @@ func TestCredentialsElsewhereFollowNoLink(t *testing.T) {
 
 func TestScratchIsTheAgentsAlone(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	o, said := options(t, home, map[string]string{"HERMES_WRITE_SAFE_ROOT": home + ":" + filepath.Dir(home) + "/scratch"})
-	must(t, os.Mkdir(o.Scratch, 0o755))
-	prepare(context.Background(), o)
-	if info, err := os.Lstat(o.Scratch); err != nil || info.Mode().Perm() != 0o700 || uidOf(t, o.Scratch) != agentUID {
+	must(t, os.Mkdir(o.ScratchDir, 0o755))
+	prepareBoot(context.Background(), o)
+	if info, err := os.Lstat(o.ScratchDir); err != nil || info.Mode().Perm() != 0o700 || uidOf(t, o.ScratchDir) != agentUID {
 		t.Errorf("%v, %v", info, err)
 	}
 	target := filepath.Dir(home) + "/target"
 	must(t, os.Mkdir(target, 0o755))
-	must(t, os.Remove(o.Scratch))
-	must(t, os.Symlink(target, o.Scratch))
-	prepare(context.Background(), o)
-	if uidOf(t, target) != 0 || !strings.Contains(said.text(), "the agent cannot use "+o.Scratch) {
+	must(t, os.Remove(o.ScratchDir))
+	must(t, os.Symlink(target, o.ScratchDir))
+	prepareBoot(context.Background(), o)
+	if uidOf(t, target) != 0 || !strings.Contains(said.text(), "the agent cannot use "+o.ScratchDir) {
 		t.Errorf("the target is uid %d's; said: %s", uidOf(t, target), said.text())
 	}
 }

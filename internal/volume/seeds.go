@@ -32,12 +32,12 @@ const (
 
 // createExpectedFiles creates the files that the agent expects, as the agent's user (contract, section 2.1, steps 11 to 14).
 func (p *bootSteps) createExpectedFiles(ctx context.Context, s *boot.Step) error {
-	d, err := p.asAgent()
+	d, err := p.openHomeAsAgent()
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	if !p.linked {
+	if !p.homeIsLink {
 		p.removeStamp(d)
 	}
 	var problems []error
@@ -46,7 +46,7 @@ func (p *bootSteps) createExpectedFiles(ctx context.Context, s *boot.Step) error
 		mode         fs.FileMode // mode of the new file; 0: the mode of the source, without write permission for others
 	}{
 		{boot.EnvFile, ".env.example", envMode},
-		{boot.ConfigFile, "cli-config.yaml.example", boot.ConfigMode},
+		{boot.ConfigFile, "cli-config.yaml.example", boot.ConfigFileMode},
 		{"SOUL.md", "docker/SOUL.md", 0},
 	} {
 		if ctx.Err() != nil {
@@ -62,9 +62,9 @@ func (p *bootSteps) createExpectedFiles(ctx context.Context, s *boot.Step) error
 // removeStamp removes the file that records how the agent was installed. Older images left it in homes that they shared with
 // the host (step 11).
 func (p *bootSteps) removeStamp(d *fsutil.Dir) {
-	data, err := d.ReadFile(boot.StampFile, 4096)
+	data, err := d.ReadFile(boot.InstallMethodFile, 4096)
 	if err == nil && string(bytes.Join(bytes.Fields(data), nil)) == "docker" {
-		_ = d.Remove(boot.StampFile)
+		_ = d.Remove(boot.InstallMethodFile)
 	}
 }
 
@@ -73,10 +73,10 @@ func (p *bootSteps) removeStamp(d *fsutil.Dir) {
 func (p *bootSteps) mustCreate(s *boot.Step, d *fsutil.Dir, rel string) bool {
 	info, err := d.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) {
-		if p.linked {
-			s.Refuse("seed", p.HomePath(rel))
+		if p.homeIsLink {
+			s.RefuseSymlink("seed", p.HomePath(rel))
 		}
-		return !p.linked
+		return !p.homeIsLink
 	}
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		err := p.Agent.Do(func() error {
@@ -87,7 +87,7 @@ func (p *bootSteps) mustCreate(s *boot.Step, d *fsutil.Dir, rel string) bool {
 			return err
 		})
 		if err != nil {
-			s.Refuse("seed", p.HomePath(rel))
+			s.RefuseSymlink("seed", p.HomePath(rel))
 		}
 	}
 	return false
@@ -118,7 +118,7 @@ func (p *bootSteps) create(s *boot.Step, d *fsutil.Dir, rel string, data []byte,
 	err := d.Create(rel, data, mode)
 	switch {
 	case errors.Is(err, fsutil.ErrSymlink):
-		s.Refuse("seed", p.HomePath(rel))
+		s.RefuseSymlink("seed", p.HomePath(rel))
 		return nil
 	case errors.Is(err, fs.ErrExist):
 		return nil // another process has created the file since the check
@@ -132,26 +132,26 @@ func (p *bootSteps) generateKey(s *boot.Step, d *fsutil.Dir) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && hasKey(data):
 		return nil
-	case errors.Is(err, fsutil.ErrSymlink), err == nil && p.linked:
-		s.Refuse("append", p.HomePath(boot.EnvFile))
+	case errors.Is(err, fsutil.ErrSymlink), err == nil && p.homeIsLink:
+		s.RefuseSymlink("append", p.HomePath(boot.EnvFile))
 		return nil
 	case err != nil:
 		return err
 	}
 	secret := make([]byte, 32)
 	_, _ = rand.Read(secret)
-	line := kept.APIKey + "=" + hex.EncodeToString(secret) + "\n"
+	line := kept.APIKeyVar + "=" + hex.EncodeToString(secret) + "\n"
 	if err := addLine(d, data, line); err != nil {
 		return err
 	}
-	s.Info("Generated %s for the loopback gateway api_server", kept.APIKey)
+	s.Info("Generated %s for the loopback gateway api_server", kept.APIKeyVar)
 	return nil
 }
 
 // addLine adds line, an assignment of the API key, to the end of .env, and removes empty assignments of the key. data is the
 // present content of .env.
 func addLine(d *fsutil.Dir, data []byte, line string) error {
-	text := kept.WithoutKey(data)
+	text := kept.WithoutGeneratedKey(data)
 	if len(text) > 0 && !bytes.HasSuffix(text, []byte("\n")) {
 		text = append(text, '\n')
 	}
@@ -183,8 +183,8 @@ func (p *bootSteps) restrictEnv(s *boot.Step, d *fsutil.Dir) {
 	info, err := d.Lstat(boot.EnvFile)
 	switch {
 	case err != nil:
-	case info.Mode()&fs.ModeSymlink != 0, p.linked && info.Mode().Perm() != envMode:
-		s.Refuse("chown/chmod", p.HomePath(boot.EnvFile))
+	case info.Mode()&fs.ModeSymlink != 0, p.homeIsLink && info.Mode().Perm() != envMode:
+		s.RefuseSymlink("chown/chmod", p.HomePath(boot.EnvFile))
 	default:
 		if _, err := d.Chmod(boot.EnvFile, envMode); err != nil && !errors.Is(err, fs.ErrPermission) {
 			s.Warn("%v — continuing", err)
@@ -194,10 +194,10 @@ func (p *bootSteps) restrictEnv(s *boot.Step, d *fsutil.Dir) {
 
 const (
 	// The seed is the set of files that the image provides for an empty data directory. The boot copies it to the directory
-	// seedGrowing of the volume, renames the complete copy to completeSeedDir, and moves the files to their places. After an
-	// interruption, a boot that finds seedGrowing starts the copy again, and a boot that finds completeSeedDir moves the
+	// partialSeedDir of the volume, renames the complete copy to completeSeedDir, and moves the files to their places. After an
+	// interruption, a boot that finds partialSeedDir starts the copy again, and a boot that finds completeSeedDir moves the
 	// remaining files.
-	seedGrowing     = ".hinit-seed.new"
+	partialSeedDir  = ".hinit-seed.new"
 	completeSeedDir = ".hinit-seed"
 	// seedChunk is the approximate number of bytes of the seed that are read into memory at a time. A larger file is read in
 	// one piece.
@@ -206,12 +206,12 @@ const (
 
 // namesInEmptyVolume are names in a data directory that still counts as empty. The file system, the lease and an interrupted boot
 // create them.
-var namesInEmptyVolume = []string{kept.LostAndFound, lease.DirName, boot.PendingFile, seedGrowing}
+var namesInEmptyVolume = []string{kept.LostAndFound, lease.DirName, boot.RepairPendingFile, partialSeedDir}
 
 // copySeed copies the seed to the data directory if it is empty. It works as the agent's user, and sets the modes that the files
 // have in the image.
 func (p *bootSteps) copySeed(ctx context.Context, s *boot.Step) error {
-	d, err := p.asAgent()
+	d, err := p.openHomeAsAgent()
 	if err != nil {
 		return err
 	}
@@ -251,24 +251,24 @@ func (p *bootSteps) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
 		return err
 	}
 	defer data.Close()
-	if err := errors.Join(d.RemoveAll(seedGrowing), d.Mkdir(seedGrowing, 0o700)); err != nil {
+	if err := errors.Join(d.RemoveAll(partialSeedDir), d.Mkdir(partialSeedDir, 0o700)); err != nil {
 		return err
 	}
-	to, err := d.Sub(seedGrowing)
+	to, err := d.OpenSubdir(partialSeedDir)
 	if err != nil {
 		return err
 	}
 	defer to.Close()
 	var buf []byte
 	for files := k.Files; len(files) > 0 && ctx.Err() == nil; {
-		var nodes []fsutil.Node
+		var nodes []fsutil.TreeNode
 		size := 0
 		for _, f := range files {
 			if size += f.Size; size > seedChunk && len(nodes) > 0 {
 				size -= f.Size
 				break
 			}
-			nodes = append(nodes, fsutil.Node{Name: f.Name, Mode: f.Mode, Spread: f.Name == "skills"})
+			nodes = append(nodes, fsutil.TreeNode{Name: f.Name, Mode: f.Mode, SpreadSubdirs: f.Name == "skills"})
 		}
 		buf = slices.Grow(buf[:0], size)[:size]
 		if _, err := io.ReadFull(data, buf); err != nil {
@@ -286,7 +286,7 @@ func (p *bootSteps) unpackSeed(ctx context.Context, d *fsutil.Dir) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return d.Rename(seedGrowing, completeSeedDir)
+	return d.Rename(partialSeedDir, completeSeedDir)
 }
 
 // moveSeed moves the files in completeSeedDir to the data directory, and keeps files that exist there. Then it removes

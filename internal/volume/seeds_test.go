@@ -40,11 +40,11 @@ func TestLinksAreRefused(t *testing.T) {
 		{name: "home itself", rel: "", action: "chown", target: "dir"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			home := volume(t)
+			home := newVolumeDir(t)
 			outside := filepath.Dir(home) + "/outside"
-			write(t, outside+"/file", "secret")
-			write(t, outside+"/dir/deep/file", "secret")
-			write(t, outside+"/dir/pairing/file", "secret")
+			writeFile(t, outside+"/file", "secret")
+			writeFile(t, outside+"/dir/deep/file", "secret")
+			writeFile(t, outside+"/dir/pairing/file", "secret")
 			target := tt.target
 			if target == "" {
 				target = "file"
@@ -57,10 +57,10 @@ func TestLinksAreRefused(t *testing.T) {
 			if !tt.full && tt.rel != "" {
 				must(t, os.Chown(home, agentUID, agentGID))
 			}
-			before := testkit.Snapshot(t, outside)
+			before := testkit.TreeSnapshot(t, outside)
 			o, said := options(t, home, tt.env)
-			install(t, o)
-			r := prepare(context.Background(), o)
+			writeInstallDir(t, o)
+			r := prepareBoot(context.Background(), o)
 			o.RepairEverything = true
 			Repair(context.Background(), o, noProgress)
 			refused := path
@@ -77,7 +77,7 @@ func TestLinksAreRefused(t *testing.T) {
 			if got, err := os.Readlink(path); err != nil || got != filepath.Join(outside, target) {
 				t.Errorf("the link is now %q (%v)", got, err)
 			}
-			if after := testkit.Snapshot(t, outside); after != before {
+			if after := testkit.TreeSnapshot(t, outside); after != before {
 				t.Errorf("outside changed:\n%s\nwas\n%s", after, before)
 			}
 		})
@@ -86,22 +86,22 @@ func TestLinksAreRefused(t *testing.T) {
 
 func TestSeedsNeverOverwrite(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
-	write(t, home+"/.env", "API_SERVER_KEY=mine\n")
-	write(t, home+"/config.yaml", "mine")
-	write(t, home+"/SOUL.md", "mine")
-	write(t, home+"/auth.json", "mine")
-	write(t, home+"/gateway_state.json", "mine")
-	write(t, home+"/.install_method", " dock er\n")
+	home := newVolumeDir(t)
+	writeFile(t, home+"/.env", "API_SERVER_KEY=mine\n")
+	writeFile(t, home+"/config.yaml", "mine")
+	writeFile(t, home+"/SOUL.md", "mine")
+	writeFile(t, home+"/auth.json", "mine")
+	writeFile(t, home+"/gateway_state.json", "mine")
+	writeFile(t, home+"/.install_method", " dock er\n")
 	o, _ := options(t, home, map[string]string{"HERMES_AUTH_JSON_BOOTSTRAP": "theirs", "HERMES_GATEWAY_BOOTSTRAP_STATE": "running"})
-	install(t, o)
-	prepareOK(t, o)
+	writeInstallDir(t, o)
+	mustPrepareBoot(t, o)
 	for _, name := range []string{"config.yaml", "SOUL.md", "auth.json", "gateway_state.json"} {
-		if got := read(t, home+"/"+name); got != "mine" {
+		if got := readFile(t, home+"/"+name); got != "mine" {
 			t.Errorf("%s is %q", name, got)
 		}
 	}
-	if got := read(t, home+"/.env"); got != "API_SERVER_KEY=mine\n" {
+	if got := readFile(t, home+"/.env"); got != "API_SERVER_KEY=mine\n" {
 		t.Errorf(".env is %q", got)
 	}
 }
@@ -109,10 +109,10 @@ func TestSeedsNeverOverwrite(t *testing.T) {
 func TestInstallStamp(t *testing.T) {
 	testkit.NeedRoot(t)
 	for text, stays := range map[string]bool{"docker\n": false, " docker ": false, "pip\n": true, "docker pip": true} {
-		home := volume(t)
-		write(t, home+"/.install_method", text)
+		home := newVolumeDir(t)
+		writeFile(t, home+"/.install_method", text)
 		o, _ := options(t, home, nil)
-		prepareOK(t, o)
+		mustPrepareBoot(t, o)
 		if _, err := os.Lstat(home + "/.install_method"); (err == nil) != stays {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -132,11 +132,11 @@ func TestServerKey(t *testing.T) {
 		"export API_SERVER_KEY=k\n":       "^export API_SERVER_KEY=k\n$",
 		"A=1\r\nAPI_SERVER_KEY = 'k'\r\n": "^A=1\r\nAPI_SERVER_KEY = 'k'\r\n$",
 	} {
-		home := volume(t)
-		write(t, home+"/.env", text)
+		home := newVolumeDir(t)
+		writeFile(t, home+"/.env", text)
 		o, said := options(t, home, nil)
-		prepareOK(t, o)
-		got := read(t, home+"/.env")
+		mustPrepareBoot(t, o)
+		got := readFile(t, home+"/.env")
 		if !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("%q became %q", text, got)
 		}
@@ -149,10 +149,10 @@ func TestServerKey(t *testing.T) {
 
 func TestMountedEnvFileGetsItsKey(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	source := filepath.Dir(home) + "/host.env"
-	write(t, source, "A=1")
-	write(t, home+"/.env", "")
+	writeFile(t, source, "A=1")
+	writeFile(t, home+"/.env", "")
 	if err := unix.Mount(source, home+"/.env", "", unix.MS_BIND, ""); err != nil {
 		if os.Getenv("CI") == "true" {
 			t.Fatal(err)
@@ -161,8 +161,8 @@ func TestMountedEnvFileGetsItsKey(t *testing.T) {
 	}
 	t.Cleanup(func() { unix.Unmount(home+"/.env", unix.MNT_DETACH) })
 	o, _ := options(t, home, nil)
-	prepareOK(t, o)
-	if got := read(t, source); !regexp.MustCompile("^A=1\nAPI_SERVER_KEY=[0-9a-f]{64}\n$").MatchString(got) {
+	mustPrepareBoot(t, o)
+	if got := readFile(t, source); !regexp.MustCompile("^A=1\nAPI_SERVER_KEY=[0-9a-f]{64}\n$").MatchString(got) {
 		t.Errorf("the mounted file is %q", got)
 	}
 	wantOwner(t, source, fmt.Sprintf("%d:%d 0600", agentUID, agentGID))
@@ -206,7 +206,7 @@ func TestBootstrap(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			o, said := options(t, filepath.Join(base, tt.home), tt.env)
-			prepare(context.Background(), o)
+			prepareBoot(context.Background(), o)
 			path := filepath.Join(base, tt.file)
 			if tt.want == "" {
 				if got, err := os.ReadFile(path); err == nil {
@@ -221,7 +221,7 @@ func TestBootstrap(t *testing.T) {
 				}
 				return
 			}
-			if got := read(t, path); got != tt.want {
+			if got := readFile(t, path); got != tt.want {
 				t.Errorf("%s is %q", path, got)
 			}
 			wantOwner(t, path, tt.owner)
@@ -231,35 +231,35 @@ func TestBootstrap(t *testing.T) {
 
 func TestBrowser(t *testing.T) {
 	testkit.NeedRoot(t)
-	home := volume(t)
+	home := newVolumeDir(t)
 	browsers := filepath.Dir(home) + "/browsers"
-	write(t, browsers+"/a/chrome.so", "")
-	write(t, browsers+"/a/chrome", "not executable")
+	writeFile(t, browsers+"/a/chrome.so", "")
+	writeFile(t, browsers+"/a/chrome", "not executable")
 	env := map[string]string{"PLAYWRIGHT_BROWSERS_PATH": browsers}
 	o, said := options(t, home, env)
-	if r := prepareOK(t, o); len(r.Env) != 0 || !strings.Contains(said.text(), "Warning: no browser found") {
+	if r := mustPrepareBoot(t, o); len(r.Env) != 0 || !strings.Contains(said.text(), "Warning: no browser found") {
 		t.Errorf("found %v, said %q", r.Env, said.text())
 	}
 	path := browsers + "/b/c/headless_shell"
-	write(t, path, "")
+	writeFile(t, path, "")
 	must(t, os.Chmod(path, 0o755))
 	o, said = options(t, home, env)
-	r := prepareOK(t, o)
+	r := mustPrepareBoot(t, o)
 	if r.Env["AGENT_BROWSER_EXECUTABLE_PATH"] != path || !strings.Contains(said.text(), "[stage2] Found agent-browser Chromium binary: "+path) {
 		t.Errorf("found %v, said %q", r.Env, said.text())
 	}
-	Publish(o, r.Env)
-	if got := read(t, o.Image.Environment+"/AGENT_BROWSER_EXECUTABLE_PATH"); got != path {
+	WriteVariableFiles(o, r.Env)
+	if got := readFile(t, o.Image.Environment+"/AGENT_BROWSER_EXECUTABLE_PATH"); got != path {
 		t.Errorf("the file says %q", got)
 	}
-	write(t, o.Image.BakedBrowser, "/proc/self/exe\n")
+	writeFile(t, o.Image.BakedBrowser, "/proc/self/exe\n")
 	o, _ = options(t, home, env)
-	if r := prepareOK(t, o); r.Env["AGENT_BROWSER_EXECUTABLE_PATH"] != "/proc/self/exe" {
+	if r := mustPrepareBoot(t, o); r.Env["AGENT_BROWSER_EXECUTABLE_PATH"] != "/proc/self/exe" {
 		t.Errorf("found %v", r.Env)
 	}
 	env["AGENT_BROWSER_EXECUTABLE_PATH"] = "/set"
 	o, said = options(t, home, env)
-	if r := prepareOK(t, o); len(r.Env) != 0 || said.text() != "" {
+	if r := mustPrepareBoot(t, o); len(r.Env) != 0 || said.text() != "" {
 		t.Errorf("found %v, said %q", r.Env, said.text())
 	}
 }

@@ -23,23 +23,23 @@ import (
 )
 
 const (
-	// shareTime is how long the use of processors is measured.
-	shareTime = time.Second
-	// minWait is the minimum time that all threads of a profile together wait for a processor, in seconds per second, for the
+	// cpuMeasureTime is how long the use of processors is measured.
+	cpuMeasureTime = time.Second
+	// minCPUWait is the minimum time that all threads of a profile together wait for a processor, in seconds per second, for the
 	// profile to lack a processor.
-	minWait = 0.05
-	// shareSamples is how many times the processes are read during shareTime.
-	shareSamples = 5
-	// maxPasses is how many times setProcessors reads the processes of a user, to find newly started processes.
-	maxPasses = 10
+	minCPUWait = 0.05
+	// cpuSamples is how many times the processes are read during cpuMeasureTime.
+	cpuSamples = 5
+	// maxAffinityPasses is how many times setAffinity reads the processes of a user, to find newly started processes.
+	maxAffinityPasses = 10
 )
 
 // tenant is a profile with its own user, with the measurements of its processes.
 type tenant struct {
 	boot.Gateway
 	uid         uint32
-	used        float64   // processors that its processes used, on average
-	waitTime    float64   // threads that waited for a processor, on average
+	cpuUsed     float64   // processors that its processes used, on average
+	cpuWait     float64   // threads that waited for a processor, on average
 	confined    bool      // a thread of the profile already is limited to a few processors
 	socketUsage diskUsage // open sockets of the profile; counted only if ports run out
 }
@@ -62,27 +62,27 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 			fewer.Set(cpu)
 		}
 	}
-	demand := procstat.ReadDemand()
-	measureProcesses(ctx, all, &every, &fewer)
-	crowded := demand.Busy(every.Count()) && procstat.ReadDemand().Busy(every.Count())
+	demand := procstat.ReadMachineLoad()
+	measureCPUUse(ctx, all, &every, &fewer)
+	crowded := demand.Busy(every.Count()) && procstat.ReadMachineLoad().Busy(every.Count())
 	tenants := slices.Collect(maps.Values(all))
 	greedy := greedyTenants(tenants, crowded, float64(confined))
 	first, last := sysctl("net/ipv4/ip_local_port_range")
 	ports := last - first + 1
-	hog := mostPorts(tenants, demand.Sockets, ports, func() int { return countSockets(o, list, tenants) })
+	hog := portHog(tenants, demand.Sockets, ports, func() int { return countSockets(o, list, tenants) })
 	terminals, _ := sysctl("kernel/pty/max")
 	reserved, _ := sysctl("kernel/pty/reserve")
 	terminals -= reserved
-	opener := mostTerminals(tenants, demand.Terminals, terminals, "/dev/pts")
+	opener := terminalHog(tenants, demand.Terminals, terminals, "/dev/pts")
 	for _, t := range tenants {
-		out := boot.Measurement{Service: t.Service, Run: t.Run}
+		out := boot.Measurement{Service: t.Service, Run: t.RunNumber}
 		switch {
-		case every.Count() < 2, t.HasCPUAffinity, proc.InServiceCgroup(t.Main, t.Service):
+		case every.Count() < 2, t.HasCPUAffinity, proc.InServiceCgroup(t.MainPID, t.Service):
 		case greedy[t]:
 			out.Note = fmt.Sprintf("processors: others wait while it takes more than its share, so it has %d of %d until it rests", confined, every.Count())
-			setProcessors(t.uid, &fewer)
+			setAffinity(t.uid, &fewer)
 		case t.confined:
-			setProcessors(t.uid, &every)
+			setAffinity(t.uid, &every)
 		}
 		if t == hog {
 			out.Restart = fmt.Sprintf("its processes hold up to %d sockets, and %d of the %d ports that the kernel chooses are taken", t.socketUsage.ports, demand.Sockets, ports)
@@ -103,19 +103,19 @@ func shareResources(ctx context.Context, o Options, list []boot.Gateway) (found 
 // or is the only active profile. The waits of a confined profile make no other profile greedy.
 func greedyTenants(tenants []*tenant, crowded bool, processors float64) map[*tenant]bool {
 	total, weights := 0.0, 0
-	active := func(t *tenant) bool { return t.used > 0.02 || t.waitTime >= minWait }
+	active := func(t *tenant) bool { return t.cpuUsed > 0.02 || t.cpuWait >= minCPUWait }
 	for _, t := range tenants {
 		if active(t) {
-			total, weights = total+t.used, weights+cmp.Or(t.Weight, 100)
+			total, weights = total+t.cpuUsed, weights+cmp.Or(t.CPUWeight, 100)
 		}
 	}
-	fair := func(t *tenant) float64 { return total * float64(cmp.Or(t.Weight, 100)) / float64(weights) }
-	waits := func(t *tenant, share float64) bool { return t.waitTime >= minWait && t.used < share }
+	fair := func(t *tenant) float64 { return total * float64(cmp.Or(t.CPUWeight, 100)) / float64(weights) }
+	waits := func(t *tenant, share float64) bool { return t.cpuWait >= minCPUWait && t.cpuUsed < share }
 	hungry := slices.ContainsFunc(tenants, func(t *tenant) bool { return !t.confined && waits(t, fair(t)/2) })
 	out := make(map[*tenant]bool)
 	for _, t := range tenants {
-		stays := t.confined && t.used >= processors/2 && t.used < total && !waits(t, fair(t))
-		out[t] = crowded && (stays || hungry && active(t) && t.used > fair(t))
+		stays := t.confined && t.cpuUsed >= processors/2 && t.cpuUsed < total && !waits(t, fair(t))
+		out[t] = crowded && (stays || hungry && active(t) && t.cpuUsed > fair(t))
 	}
 	return out
 }
@@ -128,10 +128,10 @@ func sysctl(name string) (first, second int) {
 	return first, second
 }
 
-// mostTerminals returns the profile that owns most of the terminals in dir, if it owns at least a quarter of all
+// terminalHog returns the profile that owns most of the terminals in dir, if it owns at least a quarter of all
 // pseudoterminals. It returns nil for a smaller share, or if less than three quarters are in use. The kernel gives each
 // terminal to the user who has opened it.
-func mostTerminals(tenants []*tenant, used, allowed int, dir string) (hog *tenant) {
+func terminalHog(tenants []*tenant, used, allowed int, dir string) (hog *tenant) {
 	if allowed <= 0 || used < allowed/4*3 {
 		return nil
 	}
@@ -150,11 +150,11 @@ func mostTerminals(tenants []*tenant, used, allowed int, dir string) (hog *tenan
 	return hog
 }
 
-// mostPorts returns the profile that probably exhausts the ports, or nil. It needs three quarters as many open sockets as
+// portHog returns the profile that probably exhausts the ports, or nil. It needs three quarters as many open sockets as
 // ports. The result is the profile with the most sockets that may have ports, if they are at least a quarter of the number of
 // ports. count counts the sockets of the profiles, and returns the sum. A profile that may hide sockets counts with at least as
 // many sockets as belong to no known profile. Chance decides between equal profiles, because the order of tenants is random.
-func mostPorts(tenants []*tenant, sockets, ports int, count func() int) (hog *tenant) {
+func portHog(tenants []*tenant, sockets, ports int, count func() int) (hog *tenant) {
 	if ports == 0 || sockets < ports/4*3 {
 		return nil
 	}
@@ -170,10 +170,10 @@ func mostPorts(tenants []*tenant, sockets, ports int, count func() int) (hog *te
 	return hog
 }
 
-// countSockets counts the open sockets of each profile, for searchTime at most, and returns the sum.
+// countSockets counts the open sockets of each profile, for sharedMemorySearchTimeout at most, and returns the sum.
 func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) {
 	processes, _ := gatewayProcesses(o, list)
-	end := time.Now().Add(searchTime)
+	end := time.Now().Add(sharedMemorySearchTimeout)
 	for i, t := range tenants {
 		t.socketUsage.deadline = time.Now().Add(time.Until(end) / time.Duration(len(tenants)-i))
 		_ = t.socketUsage.eachProcess("/proc/", processes[t.Service], func(dir string) { // without the right to act as the user, this process counts no socket
@@ -184,26 +184,26 @@ func countSockets(o Options, list []boot.Gateway, tenants []*tenant) (seen int) 
 	return seen
 }
 
-// measureProcesses measures the processes of each profile for shareTime, and stores the results in all, by uid. every is the
+// measureCPUUse measures the processes of each profile for cpuMeasureTime, and stores the results in all, by uid. every is the
 // set of all processors, and fewer is the set for greedy profiles.
-func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer *unix.CPUSet) {
+func measureCPUUse(ctx context.Context, all map[uint32]*tenant, every, fewer *unix.CPUSet) {
 	begin := time.Now()
 	before, _ := procusage.ReadProcesses("/proc")
 	threads := make(map[int]threadTime)
 	for pid := range before {
-		if uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
+		if uid, _ := procstat.ReadStatus(strconv.Itoa(pid)).Number("Uid", 10); all[uint32(uid)] != nil {
 			maps.Copy(threads, threadTimes(pid, every, fewer, maxNice))
 		}
 	}
 	fromMax, _ := unix.Getpriority(unix.PRIO_PROCESS, os.Getppid()) // 20 minus the nice value of hinit
 	looked := begin
-	for range shareSamples {
-		pause.For(ctx, shareTime/shareSamples)
+	for range cpuSamples {
+		pause.For(ctx, cpuMeasureTime/cpuSamples)
 		now, passed := make(procusage.Table), time.Since(looked)
 		_ = procstat.EachProcess("/proc", func(p procstat.Stat) {
 			if now[p.PID] = p; p != before[p.PID] { // an unchanged process has not run since the last sample
-				if uid, _ := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); all[uint32(uid)] != nil {
-					all[uint32(uid)].used += busyShare(p, before[p.PID], passed) / shareSamples
+				if uid, _ := procstat.ReadStatus(strconv.Itoa(p.PID)).Number("Uid", 10); all[uint32(uid)] != nil {
+					all[uint32(uid)].cpuUsed += processorsUsed(p, before[p.PID], passed) / cpuSamples
 				}
 			}
 		})
@@ -211,20 +211,20 @@ func measureProcesses(ctx context.Context, all map[uint32]*tenant, every, fewer 
 	}
 	passed := time.Since(begin)
 	for pid := range before {
-		uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10)
+		uid, _ := procstat.ReadStatus(strconv.Itoa(pid)).Number("Uid", 10)
 		if t := all[uint32(uid)]; t != nil {
 			for id, thread := range threadTimes(pid, every, fewer, maxNice+1-fromMax+t.Nice) {
-				t.waitTime += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
+				t.cpuWait += thread.waitedSince(threads[id], passed).Seconds() / passed.Seconds()
 				t.confined = t.confined || thread.confined
 			}
 		}
 	}
 }
 
-// busyShare returns how many processors the process p has used on average since the last sample. old is the process in that
+// processorsUsed returns how many processors the process p has used on average since the last sample. old is the process in that
 // sample, passed the time since. A new process counts with its whole life, for the processes that begin and end between two
 // samples. The kernel drops the time of such a process if the parent ignores SIGCHLD (getrusage(2)).
-func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
+func processorsUsed(p, old procstat.Stat, passed time.Duration) float64 {
 	if old.Start == p.Start {
 		return float64(p.CPU-min(p.CPU, old.CPU)) / procstat.TicksPerSecond / passed.Seconds()
 	}
@@ -239,7 +239,7 @@ func busyShare(p, old procstat.Stat, passed time.Duration) float64 {
 // grows at the end of a wait. Unlike the state R, it doesn't grow while the thread runs.
 type threadTime struct {
 	ran, waited time.Duration
-	ready       bool // the thread runs or waits for a processor
+	runnable    bool // the thread runs or waits for a processor
 	confined    bool // the thread may use only a few processors
 }
 
@@ -258,7 +258,7 @@ func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTim
 		t := threadTime{confined: may == *fewer}
 		if (t.confined || may == *every) && (err != nil || attr.Policy != unix.SCHED_IDLE && int(attr.Nice) <= nice) {
 			text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/schedstat", pid, p.PID))
-			t.ready = p.State == 'R'
+			t.runnable = p.State == 'R'
 			_, _ = fmt.Sscan(string(text), &t.ran, &t.waited) // both times are in nanoseconds; 0 if the kernel doesn't report them
 		}
 		times[p.PID] = t
@@ -269,25 +269,25 @@ func threadTimes(pid int, every, fewer *unix.CPUSet, nice int) map[int]threadTim
 // waitedSince returns how long a thread has waited during a period of length passed. old has the times of the thread at the
 // beginning of the period.
 func (t threadTime) waitedSince(old threadTime, passed time.Duration) time.Duration {
-	if old.ready && t.ran == old.ran && t.ran > 0 { // the thread has not run, so it still waits
+	if old.runnable && t.ran == old.ran && t.ran > 0 { // the thread has not run, so it still waits
 		return passed
 	}
 	return min(passed, t.waited-min(old.waited, t.waited)) // the wait may have begun before the period
 }
 
-// setProcessors limits all processes of the user uid to the processors in set. The processes can't undo this limit
+// setAffinity limits all processes of the user uid to the processors in set. The processes can't undo this limit
 // (internal/isolation/confine). During the call, the thread has uid as its effective uid; otherwise it would need CAP_SYS_NICE.
-func setProcessors(uid uint32, set *unix.CPUSet) {
+func setAffinity(uid uint32, set *unix.CPUSet) {
 	runtime.LockOSThread()
 	keep := ^uintptr(0)
 	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, keep, uintptr(uid), keep); errno != 0 {
 		runtime.UnlockOSThread()
 		return
 	}
-	for pass, changed := 0, true; changed && pass < maxPasses; pass++ {
+	for pass, changed := 0, true; changed && pass < maxAffinityPasses; pass++ {
 		changed = false
 		_ = procstat.EachProcess("/proc", func(p procstat.Stat) {
-			if owner, is := procstat.StatusOf(strconv.Itoa(p.PID)).Number("Uid", 10); !is || uint32(owner) != uid {
+			if owner, is := procstat.ReadStatus(strconv.Itoa(p.PID)).Number("Uid", 10); !is || uint32(owner) != uid {
 				return
 			}
 			_ = procstat.EachProcess(fmt.Sprintf("/proc/%d/task", p.PID), func(thread procstat.Stat) {
@@ -310,8 +310,8 @@ func setProcessors(uid uint32, set *unix.CPUSet) {
 func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) {
 	roots := proc.ServiceRoots{Init: os.Getppid(), Mains: make(map[int]string), Mark: procusage.MarkReader("/proc")}
 	for _, w := range list {
-		if w.Main != 0 {
-			roots.Mains[w.Main] = w.Service
+		if w.MainPID != 0 {
+			roots.Mains[w.MainPID] = w.Service
 		}
 	}
 	all, err := procusage.ReadProcesses("/proc")
@@ -322,7 +322,7 @@ func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) 
 	for pid, p := range all {
 		service := roots.Mains[owners[pid]]
 		if len(users) > 0 {
-			uid, _ := procstat.StatusOf(strconv.Itoa(pid)).Number("Uid", 10)
+			uid, _ := procstat.ReadStatus(strconv.Itoa(pid)).Number("Uid", 10)
 			service = cmp.Or(users[uint32(uid)].Service, service)
 		}
 		found[service] = append(found[service], p.LivingThread())
@@ -333,7 +333,7 @@ func gatewayProcesses(o Options, list []boot.Gateway) (map[string][]int, error) 
 // gatewaysByUser returns the gateways in list whose profiles are tenants, by the tenant's uid. It ignores other services in list.
 func gatewaysByUser(o Options, list []boot.Gateway) map[uint32]boot.Gateway {
 	users := make(map[uint32]boot.Gateway)
-	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.Self())
+	homes, err := fsutil.OpenDir(o.Home+"/"+boot.ProfilesDir, fsutil.ProcessActor())
 	if err != nil {
 		return users
 	}

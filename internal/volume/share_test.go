@@ -26,13 +26,13 @@ import (
 // gets one.
 func TestWhoGetsFewerProcessors(t *testing.T) {
 	of := func(name string, used float64, waits bool) *tenant {
-		out := &tenant{Gateway: boot.Gateway{Service: name}, used: used}
+		out := &tenant{Gateway: boot.Gateway{Service: name}, cpuUsed: used}
 		if waits {
-			out.waitTime = 1
+			out.cpuWait = 1
 		}
 		return out
 	}
-	heavy := func(t *tenant, weight int) *tenant { t.Weight = weight; return t }
+	heavy := func(t *tenant, weight int) *tenant { t.CPUWeight = weight; return t }
 	confined := func(t *tenant) *tenant { t.confined = true; return t }
 	for _, tt := range []struct {
 		what    string
@@ -93,7 +93,7 @@ func TestTheGatewayWithMostPortsIsRestarted(t *testing.T) {
 			return seen
 		}
 		got := ""
-		if hog := mostPorts(tt.tenants, tt.sockets, tt.ports, count); hog != nil {
+		if hog := portHog(tt.tenants, tt.sockets, tt.ports, count); hog != nil {
 			got = hog.Service
 		}
 		if got != tt.want {
@@ -123,7 +123,7 @@ func TestAProfileTookAllPseudoterminals(t *testing.T) {
 		{9000, 10000, []*tenant{other, first}, nil},
 		{0, 0, []*tenant{other, first}, nil},
 	} {
-		if got := mostTerminals(tt.tenants, tt.used, tt.allowed, dir); got != tt.want {
+		if got := terminalHog(tt.tenants, tt.used, tt.allowed, dir); got != tt.want {
 			t.Errorf("with %d of %d used, %+v is to be restarted", tt.used, tt.allowed, got)
 		}
 	}
@@ -134,7 +134,7 @@ func TestAProfileTookAllPseudoterminals(t *testing.T) {
 func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 	testkit.NeedRoot(t)
 	data, profile := tenantHome(t)
-	startLeftover(t, profile, "exec bash -c 'exec 9000</dev/null; echo done; exec sleep 1000'") // grows the table of descriptors
+	startDetachedProcess(t, profile, "exec bash -c 'exec 9000</dev/null; echo done; exec sleep 1000'") // grows the table of descriptors
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, err)
 	defer func() { _ = errors.Join(unix.Close(fds[0]), unix.Close(fds[1])) }()
@@ -144,7 +144,7 @@ func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 		defer unix.Close(fd)
 	}
 	files := &tenant{uid: tenantID, Gateway: boot.Gateway{Service: "gateway-coder", Profile: "coder"}}
-	queue := &tenant{Gateway: boot.Gateway{Service: "queue", Main: os.Getpid()}}
+	queue := &tenant{Gateway: boot.Gateway{Service: "queue", MainPID: os.Getpid()}}
 	o := Options{Options: boot.Options{Home: data, Tenants: someTenants}}
 	count := func() int {
 		files.socketUsage, queue.socketUsage = diskUsage{}, diskUsage{}
@@ -155,14 +155,14 @@ func TestAProfileWithManyFilesWasRestartedForThePortsOfAnother(t *testing.T) {
 	}
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	must(t, errors.Join(err, unix.Sendmsg(fds[0], []byte{1}, unix.UnixRights(fd), nil, 0), unix.Close(fd)))
-	if got := mostPorts([]*tenant{files, queue}, 28_000, 28_232, count); got != queue || got.socketUsage.ports < 20_000 {
+	if got := portHog([]*tenant{files, queue}, 28_000, 28_232, count); got != queue || got.socketUsage.ports < 20_000 {
 		t.Errorf("%+v", got)
 	}
 }
 
 // Confining all processes of a user must not need CAP_SYS_NICE, and neither must the end of the limit.
 func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
-	every, few := processors(t)
+	every, few := allAndOneProcessor(t)
 	if every.Count() < 2 {
 		testkit.SkipOrFail(t, "needs two processors")
 	}
@@ -180,7 +180,7 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 	const uid = 1_000_012_321
 	own, other := start(uid), start(uid+1)
 	for _, set := range []*unix.CPUSet{&few, &every} {
-		setProcessors(uid, set)
+		setAffinity(uid, set)
 		var has, others unix.CPUSet
 		_, _ = unix.SchedGetaffinity(own.Process.Pid, &has), unix.SchedGetaffinity(other.Process.Pid, &others)
 		if has != *set || others != every {
@@ -195,35 +195,35 @@ func TestAllProcessesOfAUserGetFewerProcessors(t *testing.T) {
 // A thread in state R that never waits must not count as waiting. Otherwise an agent could have another profile confined while
 // processors are idle. The thread has a real-time policy, so the test is short.
 func TestASpinningThreadHadABusyProfileConfined(t *testing.T) {
-	every, one := processors(t)
+	every, one := allAndOneProcessor(t)
 	const uid, other = 1_000_012_322, 1_000_012_321
 	measure := func(every, fewer *unix.CPUSet) *tenant {
 		who := &tenant{uid: uid}
-		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, every, fewer)
+		measureCPUUse(t.Context(), map[uint32]*tenant{uid: who}, every, fewer)
 		return who
 	}
-	stop := spin(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
-	if who := measure(&one, &unix.CPUSet{}); who.used < 0.5 || who.waitTime >= 0.1 { // the kernel reserves 5 % of the time for other processes
-		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.used, who.waitTime)
+	stop := startBusyProcess(t, uid, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_FIFO, Priority: 1})
+	if who := measure(&one, &unix.CPUSet{}); who.cpuUsed < 0.5 || who.cpuWait >= 0.1 { // the kernel reserves 5 % of the time for other processes
+		t.Errorf("it runs on %.2f processors, and waits for %.2f", who.cpuUsed, who.cpuWait)
 	}
 	stop()
-	spin(t, uid, &one, nil)
-	spin(t, other, &one, nil)
+	startBusyProcess(t, uid, &one, nil)
+	startBusyProcess(t, other, &one, nil)
 	// The kernel counts a wait at its end, so one measurement may miss it.
-	testkit.Until(t, "beside another one, it waits", func() bool { return measure(&one, &unix.CPUSet{}).waitTime >= minWait })
-	if who := measure(&every, &unix.CPUSet{}); every != one && who.waitTime >= minWait {
-		t.Errorf("a thread that may use one processor of several waits for %.2f", who.waitTime)
+	testkit.Until(t, "beside another one, it waits", func() bool { return measure(&one, &unix.CPUSet{}).cpuWait >= minCPUWait })
+	if who := measure(&every, &unix.CPUSet{}); every != one && who.cpuWait >= minCPUWait {
+		t.Errorf("a thread that may use one processor of several waits for %.2f", who.cpuWait)
 	}
 	testkit.Until(t, "a thread that hinit has confined waits", func() bool {
 		who := measure(&every, &one)
-		return who.waitTime >= minWait && who.confined
+		return who.cpuWait >= minCPUWait && who.confined
 	})
 }
 
 // If an agent ties its own threads to the processors of confined profiles, their waits must not count. Otherwise hinit would
 // confine other profiles.
 func TestAnAgentThatConfinedItsThreadsHadOthersConfined(t *testing.T) {
-	every, one := processors(t)
+	every, one := allAndOneProcessor(t)
 	if every == one {
 		testkit.SkipOrFail(t, "needs two processors")
 	}
@@ -244,7 +244,7 @@ func TestAnAgentThatConfinedItsThreadsHadOthersConfined(t *testing.T) {
 	}
 	must(t, unix.SchedSetaffinity(last, &one))
 	who := &tenant{uid: uid}
-	if measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &every, &one); !who.confined {
+	if measureCPUUse(t.Context(), map[uint32]*tenant{uid: who}, &every, &one); !who.confined {
 		t.Errorf("%+v", who)
 	}
 }
@@ -252,7 +252,7 @@ func TestAnAgentThatConfinedItsThreadsHadOthersConfined(t *testing.T) {
 // Processes that run only for a moment and are reaped by the kernel count as use of processors. Otherwise a tenant could use
 // all processors and be measured as idle.
 func TestProcessesThatRanForAMomentCountedAsIdle(t *testing.T) {
-	every, _ := processors(t)
+	every, _ := allAndOneProcessor(t)
 	const uid = 1_000_012_327
 	argv := testproc.Argv("moments")
 	cmd := exec.Command(argv[0], argv[1:]...)
@@ -261,8 +261,8 @@ func TestProcessesThatRanForAMomentCountedAsIdle(t *testing.T) {
 	t.Cleanup(func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); _ = cmd.Wait() })
 	testkit.Until(t, "they are seen to use a good part of a processor", func() bool {
 		who := &tenant{uid: uid}
-		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &every, &unix.CPUSet{})
-		return who.used > 0.3
+		measureCPUUse(t.Context(), map[uint32]*tenant{uid: who}, &every, &unix.CPUSet{})
+		return who.cpuUsed > 0.3
 	})
 }
 
@@ -272,24 +272,24 @@ func TestANewProcessWithManyThreadsCountedAsOneProcessor(t *testing.T) {
 	var now unix.Timespec
 	must(t, unix.ClockGettime(unix.CLOCK_BOOTTIME, &now))
 	p := procstat.Stat{PID: 1 << 30, CPU: 8 * procstat.TicksPerSecond, Threads: 8, Start: uint64(now.Nano())*procstat.TicksPerSecond/1e9 - procstat.TicksPerSecond}
-	if got := busyShare(p, procstat.Stat{}, time.Second); got < 6 || got > 8 {
+	if got := processorsUsed(p, procstat.Stat{}, time.Second); got < 6 || got > 8 {
 		t.Errorf("it has used %.2f processors", got)
 	}
-	if p.Threads = 1; busyShare(p, procstat.Stat{}, time.Second) > 1 {
+	if p.Threads = 1; processorsUsed(p, procstat.Stat{}, time.Second) > 1 {
 		t.Error("one thread has used more than one processor")
 	}
 }
 
 // A process that ends before the last sample of the measurement must count with the time that it has used.
 func TestAProcessThatEndedDuringTheMeasurementCountedAsIdle(t *testing.T) {
-	every, _ := processors(t)
+	every, _ := allAndOneProcessor(t)
 	const uid = 1_000_012_328
 	testkit.Until(t, "it is seen to be active", func() bool {
-		stop := spin(t, uid, &every, nil)
+		stop := startBusyProcess(t, uid, &every, nil)
 		gone := make(chan struct{})
-		time.AfterFunc(shareTime*9/10, func() { stop(); close(gone) })
-		who, idle := &tenant{uid: uid}, &tenant{waitTime: 1}
-		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &every, &unix.CPUSet{})
+		time.AfterFunc(cpuMeasureTime*9/10, func() { stop(); close(gone) })
+		who, idle := &tenant{uid: uid}, &tenant{cpuWait: 1}
+		measureCPUUse(t.Context(), map[uint32]*tenant{uid: who}, &every, &unix.CPUSet{})
 		<-gone
 		return greedyTenants([]*tenant{who, idle}, true, 1)[who]
 	})
@@ -311,7 +311,7 @@ func startRealtime(t *testing.T, cmd *exec.Cmd) {
 // A wait counts with at most the time of the measurement. Otherwise a wait of a minute that ends during the measurement would
 // count as 60 waiting threads.
 func TestALongWaitCountedAsManyThreads(t *testing.T) {
-	old, now := threadTime{ran: time.Second, ready: true}, threadTime{ran: 2 * time.Second, waited: time.Minute}
+	old, now := threadTime{ran: time.Second, runnable: true}, threadTime{ran: 2 * time.Second, waited: time.Minute}
 	if got := now.waitedSince(old, time.Second); got != time.Second {
 		t.Errorf("it waited for %s of a second", got)
 	}
@@ -320,15 +320,15 @@ func TestALongWaitCountedAsManyThreads(t *testing.T) {
 // A process with a raised nice value or an idle policy waits whenever another process runs, so its waits must not count.
 // Otherwise a profile could have others confined.
 func TestANicerProcessHadOthersConfined(t *testing.T) {
-	_, one := processors(t)
+	_, one := allAndOneProcessor(t)
 	const uid, nicer, idle = 1_000_012_323, 1_000_012_324, 1_000_012_325
-	spin(t, uid, &one, nil)
-	spin(t, nicer, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Nice: 19})
-	spin(t, idle, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE})
+	startBusyProcess(t, uid, &one, nil)
+	startBusyProcess(t, nicer, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Nice: 19})
+	startBusyProcess(t, idle, &one, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE})
 	waits := func(uid uint32, nice int) float64 {
 		who := &tenant{uid: uid, Gateway: boot.Gateway{Nice: nice}}
-		measureProcesses(t.Context(), map[uint32]*tenant{uid: who}, &one, &unix.CPUSet{})
-		return who.waitTime
+		measureCPUUse(t.Context(), map[uint32]*tenant{uid: who}, &one, &unix.CPUSet{})
+		return who.cpuWait
 	}
 	if got := waits(nicer, 0); got > 0 {
 		t.Errorf("a process that has raised its nice value waits for %.2f processors", got)
@@ -336,11 +336,11 @@ func TestANicerProcessHadOthersConfined(t *testing.T) {
 	if got := waits(idle, 19); got > 0 {
 		t.Errorf("a process that wants idle processors only waits for %.2f", got)
 	}
-	testkit.Until(t, "a process with the nice value of the configuration waits", func() bool { return waits(nicer, 19) >= minWait })
+	testkit.Until(t, "a process with the nice value of the configuration waits", func() bool { return waits(nicer, 19) >= minCPUWait })
 }
 
-// processors returns all processors of this process, and the first of them alone.
-func processors(t *testing.T) (every, one unix.CPUSet) {
+// allAndOneProcessor returns all processors of this process, and the first of them alone.
+func allAndOneProcessor(t *testing.T) (every, one unix.CPUSet) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("keeps processors busy for seconds")
@@ -358,9 +358,9 @@ func processors(t *testing.T) (every, one unix.CPUSet) {
 	return every, one
 }
 
-// spin starts a process of user uid that runs all the time on the processors in cpus, with the scheduling attributes attr. stop
-// ends the process.
-func spin(t *testing.T, uid uint32, cpus *unix.CPUSet, attr *unix.SchedAttr) (stop func()) {
+// startBusyProcess starts a process of user uid that runs all the time on the processors in cpus, with the scheduling attributes
+// attr. stop ends the process.
+func startBusyProcess(t *testing.T, uid uint32, cpus *unix.CPUSet, attr *unix.SchedAttr) (stop func()) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "while :; do :; done")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}

@@ -33,7 +33,7 @@ type StepRecord struct {
 	options         Options
 	version         string
 	filledFromImage bool                     // this boot has filled the data directory, so the record is the image's
-	known           map[string]*recordedStep // steps whose success can be recorded, by key
+	recordableSteps map[string]*recordedStep // steps whose success can be recorded, by key
 
 	mu      sync.Mutex
 	env     []string // environment of the steps, without ignoredVariables
@@ -43,25 +43,25 @@ type StepRecord struct {
 
 // recordedStep is a boot step that can be skipped after it has succeeded.
 type recordedStep struct {
-	hook                boot.Hook
-	volume, vars, image []string        // inputs of the step: files in the data directory, variables, other files
-	read                <-chan struct{} // closed when imageBuild and stepHashes are set
-	imageBuild          string          // build number of the image, see Options.sealNumber; "" if the image has changed
-	stepHashes          kept.StepHashes // hashes of the inputs that can't change while this container runs; empty if unknown
+	hook                                 boot.Hook
+	volumeInputs, varInputs, imageInputs []string        // inputs of the step: files in the data directory, variables, other files
+	hashesReady                          <-chan struct{} // closed when imageBuild and stepHashes are set
+	imageBuild                           string          // build number of the image, see Options.sealNumber; "" if the image has changed
+	stepHashes                           kept.StepHashes // hashes of the inputs that can't change while this container runs; empty if unknown
 }
 
 // NewStepRecord returns a record for all hooks with inputs. It starts to read the inputs outside of the data directory, in a
 // goroutine for each hook. version is the version of hinit: after an update, all steps run. Call Load next.
 func NewStepRecord(o Options, version string, hooks []boot.Hook) *StepRecord {
-	m := &StepRecord{options: o.withDefaults(), version: version, known: make(map[string]*recordedStep), steps: make(map[string]kept.StepHashes)}
+	m := &StepRecord{options: o.withDefaults(), version: version, recordableSteps: make(map[string]*recordedStep), steps: make(map[string]kept.StepHashes)}
 	for _, h := range hooks {
-		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.known[stepKey(h)] != nil {
+		if len(h.Inputs) == 0 || h.IfExists != "" && !exists(h.IfExists) || m.recordableSteps[stepKey(h)] != nil {
 			continue
 		}
 		s := &recordedStep{hook: h}
-		s.volume, s.vars, s.image = splitInputs(m.options.Home, h.Inputs)
-		m.known[stepKey(h)] = s
-		s.read = guard.Begin("reading what a boot step depends on", func() { m.readProgram(s) })
+		s.volumeInputs, s.varInputs, s.imageInputs = splitInputs(m.options.Home, h.Inputs)
+		m.recordableSteps[stepKey(h)] = s
+		s.hashesReady = guard.GoWithDone("reading what a boot step depends on", func() { m.readProgram(s) })
 	}
 	return m
 }
@@ -79,13 +79,13 @@ func hashOf(words ...string) string {
 
 // readProgram hashes the inputs that can't change while this container runs: the program, and files of the image.
 func (m *StepRecord) readProgram(s *recordedStep) {
-	ctx, cancel := context.WithTimeout(context.Background(), inputTime)
+	ctx, cancel := context.WithTimeout(context.Background(), hashInputsTimeout)
 	defer cancel()
 	var program, here, install, installHere string
 	err := blocking.Within(ctx, blocking.Foreign, "reading what a boot step depends on", func() error {
 		outside := func(path string) bool { return !isWithin(path, m.options.Image.Install) }
-		inside := slices.DeleteFunc(slices.Clone(s.image), outside)
-		image := slices.Concat(commandFiles(s.hook, m.options.Env), slices.DeleteFunc(slices.Clone(s.image), func(path string) bool { return !outside(path) }))
+		inside := slices.DeleteFunc(slices.Clone(s.imageInputs), outside)
+		image := slices.Concat(commandFiles(s.hook, m.options.Env), slices.DeleteFunc(slices.Clone(s.imageInputs), func(path string) bool { return !outside(path) }))
 		return m.options.Agent.Do(func() (err error) {
 			program, here, err = hashInputs(ctx, imageSource{}, image, "/")
 			mounts, _ := os.ReadFile("/proc/self/mountinfo")
@@ -100,8 +100,8 @@ func (m *StepRecord) readProgram(s *recordedStep) {
 		return
 	}
 	s.stepHashes = kept.StepHashes{
-		Program: hashOf(slices.Concat([]string{"hinit", m.version, m.options.ImageBuild, m.options.Home, program}, s.hook.Command)...), Install: install + s.imageBuild,
-		HostPart: here + installHere,
+		ProgramHash: hashOf(slices.Concat([]string{"hinit", m.version, m.options.ImageBuildID, m.options.Home, program}, s.hook.Command)...), InstallHash: install + s.imageBuild,
+		HostHash: here + installHere,
 	}
 }
 
@@ -144,23 +144,23 @@ func matchesVariable(patterns []string, kv string) bool {
 func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage bool) {
 	m.env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return matchesVariable(ignoredVariables, kv) })
 	slices.Sort(m.env)
-	if len(m.known) == 0 {
+	if len(m.recordableSteps) == 0 {
 		return
 	}
 	if filledFromImage {
-		k, err := blocking.Get(blocking.Foreign, func() (kept.Index, error) { return kept.ReadIndex(m.options.Image.Seed) })
+		k, err := blocking.Get(blocking.Foreign, func() (kept.SeedIndex, error) { return kept.ReadIndex(m.options.Image.Seed) })
 		if err == nil {
 			maps.Copy(m.steps, k.Steps)
 			m.filledFromImage = true
 		}
 		return
 	}
-	var r kept.Record
+	var r kept.StepRecord
 	var data []byte
 	if m.withHome(ctx, func(d *fsutil.Dir) (err error) {
-		data, err = d.ReadFile(boot.RecordFile, kept.MaxRecord)
+		data, err = d.ReadFile(boot.BootRecordFile, kept.MaxRecordSize)
 		return err
-	}) != nil || json.Unmarshal(data, &r) != nil || r.Format != kept.Format {
+	}) != nil || json.Unmarshal(data, &r) != nil || r.Format != kept.FormatVersion {
 		return
 	}
 	maps.Copy(m.steps, r.Steps)
@@ -168,7 +168,7 @@ func (m *StepRecord) Load(ctx context.Context, env []string, filledFromImage boo
 
 // withHome calls do with the open data directory, with the agent's identity and a time limit.
 func (m *StepRecord) withHome(ctx context.Context, do func(d *fsutil.Dir) error) error {
-	ctx, cancel := context.WithTimeout(ctx, inputTime+time.Second)
+	ctx, cancel := context.WithTimeout(ctx, hashInputsTimeout+time.Second)
 	defer cancel()
 	return blocking.Within(ctx, blocking.Volume, "reading what a boot step depends on", func() error {
 		d, err := fsutil.OpenDir(m.options.Home, m.options.Agent)
@@ -182,32 +182,32 @@ func (m *StepRecord) withHome(ctx context.Context, do func(d *fsutil.Dir) error)
 
 // currentHashes returns the present hashes of a step's inputs. The second result is false if they can't be read.
 func (m *StepRecord) currentHashes(ctx context.Context, s *recordedStep) (kept.StepHashes, bool) {
-	if !pause.Until(ctx, s.read) || s.stepHashes.Program == "" {
+	if !pause.Until(ctx, s.hashesReady) || s.stepHashes.ProgramHash == "" {
 		return kept.StepHashes{}, false
 	}
 	volume, exact := "", ""
 	err := m.withHome(ctx, func(d *fsutil.Dir) (err error) {
-		limited, cancel := context.WithTimeout(ctx, inputTime)
+		limited, cancel := context.WithTimeout(ctx, hashInputsTimeout)
 		defer cancel()
 		if s.hook.Name == skillsSync && hasOtherSkillDirs(m.env, d) {
-			return errUncertain
+			return errChangeUnknown
 		}
 		src := &volumeSource{top: d}
 		defer src.close()
-		volume, exact, err = hashInputs(limited, src, s.volume, m.options.Home)
+		volume, exact, err = hashInputs(limited, src, s.volumeInputs, m.options.Home)
 		return err
 	})
 	if err != nil {
 		return kept.StepHashes{}, false
 	}
 	now := s.stepHashes
-	now.Env, now.Volume = hashOf(s.variables(m.env)...), volume+exact
+	now.EnvHash, now.VolumeHash = hashOf(s.variables(m.env)...), volume+exact
 	return now, true
 }
 
 // variables returns the variables in env that the step reads: the variables among its inputs, or all if its inputs have none.
 func (s *recordedStep) variables(env []string) []string {
-	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.vars) > 0 && !matchesVariable(s.vars, kv) })
+	return slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return len(s.varInputs) > 0 && !matchesVariable(s.varInputs, kv) })
 }
 
 // isUnchanged reports whether a hook can be skipped, because it has already succeeded with the same inputs.
@@ -224,7 +224,7 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 	}
 	now, ok := m.currentHashes(ctx, s)
 	if m.filledFromImage { // these steps have made the files in the data directory, so only the other inputs matter
-		same := now.Program == last.Program && now.Env == last.Env && (s.imageBuild != "" || now.Install == last.Install)
+		same := now.ProgramHash == last.ProgramHash && now.EnvHash == last.EnvHash && (s.imageBuild != "" || now.InstallHash == last.InstallHash)
 		if ok = ok && same; ok {
 			m.setHashes(stepKey(h), now)
 		}
@@ -233,8 +233,8 @@ func (m *StepRecord) isUnchanged(ctx context.Context, h boot.Hook) bool {
 	return ok && now == last
 }
 
-// recordEnd updates the record after the end of a hook.
-func (m *StepRecord) recordEnd(ctx context.Context, h boot.Hook, succeeded bool) {
+// recordHookEnd updates the record after the end of a hook.
+func (m *StepRecord) recordHookEnd(ctx context.Context, h boot.Hook, succeeded bool) {
 	s := m.stepOf(h)
 	if s == nil {
 		return
@@ -262,7 +262,7 @@ func (m *StepRecord) stepOf(h boot.Hook) *recordedStep {
 	if m == nil || len(h.Inputs) == 0 {
 		return nil
 	}
-	return m.known[stepKey(h)]
+	return m.recordableSteps[stepKey(h)]
 }
 
 // Save writes a changed record to the data volume, without steps that are no longer configured. Call it after [RunHooks]. It
@@ -270,23 +270,23 @@ func (m *StepRecord) stepOf(h boot.Hook) *recordedStep {
 // more.
 func (m *StepRecord) Save(ctx context.Context) error {
 	_ = m.withHome(ctx, func(d *fsutil.Dir) error { // the boot ignores errors of this mode, too
-		_, err := d.Chmod(boot.ConfigFile, boot.ConfigMode)
+		_, err := d.Chmod(boot.ConfigFile, boot.ConfigFileMode)
 		return err
 	})
 	m.mu.Lock()
-	r := kept.Record{Format: kept.Format, Steps: maps.Clone(m.steps)}
+	r := kept.StepRecord{Format: kept.FormatVersion, Steps: maps.Clone(m.steps)}
 	changed := m.changed
 	m.mu.Unlock()
 	if !changed {
 		return nil
 	}
-	maps.DeleteFunc(r.Steps, func(key string, _ kept.StepHashes) bool { return m.known[key] == nil })
+	maps.DeleteFunc(r.Steps, func(key string, _ kept.StepHashes) bool { return m.recordableSteps[key] == nil })
 	data, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("cannot record the boot steps: %w", err)
 	}
 	err = m.withHome(ctx, func(d *fsutil.Dir) error {
-		return d.Replace(boot.RecordFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
+		return d.Replace(boot.BootRecordFile, append(data, '\n'), fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
 	})
 	if err != nil {
 		return fmt.Errorf("cannot record the boot steps, so all of them run at the next start: %w", err)

@@ -22,11 +22,11 @@ import (
 
 // Limits for reading the inputs of a boot step, the files on which it depends. A step with more inputs runs at every boot.
 const (
-	maxInputFiles = 20_000
-	inputTime     = 3 * time.Second
+	maxInputFiles     = 20_000
+	hashInputsTimeout = 3 * time.Second
 )
 
-var errUncertain = errors.New("it cannot be told whether it has changed")
+var errChangeUnknown = errors.New("it cannot be told whether it has changed")
 
 // source reads the metadata of input files, on the data volume or in the image.
 type source interface {
@@ -45,7 +45,7 @@ func (s *volumeSource) lstat(rel string) (fs.FileInfo, error) {
 	dir, base := path.Split(rel)
 	if s.last == nil || dir != s.rel {
 		s.close()
-		sub, err := s.top.Sub(dir)
+		sub, err := s.top.OpenSubdir(dir)
 		if err != nil {
 			return nil, err
 		}
@@ -90,14 +90,14 @@ type inputHasher struct {
 	files   int
 	baseDir string // names in messages are relative to this directory
 
-	listed  string // directory that was listed last; the pattern "**" lists it again
-	entries []fs.DirEntry
+	lastListedDir string // directory that was listed last; the pattern "**" lists it again
+	entries       []fs.DirEntry
 }
 
 // list lists the directory rel, sorted by name.
 func (r *inputHasher) list(rel string) (entries []fs.DirEntry, err error) {
-	if r.entries == nil || r.listed != rel {
-		r.listed = rel
+	if r.entries == nil || r.lastListedDir != rel {
+		r.lastListedDir = rel
 		r.entries, err = r.src.list(rel)
 	}
 	return r.entries, err
@@ -143,7 +143,7 @@ func splitPattern(p string) []string {
 // name, a glob (path.Match), or "**" for any number of directories.
 func (r *inputHasher) matchPattern(rel string, rest []string) error {
 	if err := r.ctx.Err(); err != nil {
-		return fmt.Errorf("%w: it took longer than %s", errUncertain, inputTime)
+		return fmt.Errorf("%w: it took longer than %s", errChangeUnknown, hashInputsTimeout)
 	}
 	if len(rest) == 0 {
 		return r.addTree(rel)
@@ -189,10 +189,10 @@ func (r *inputHasher) matchPattern(rel string, rest []string) error {
 // addTree adds the file rel, or the directory rel with all that is in it.
 func (r *inputHasher) addTree(rel string) error {
 	if r.files++; r.files > maxInputFiles {
-		return fmt.Errorf("%w: there are more than %d files", errUncertain, maxInputFiles)
+		return fmt.Errorf("%w: there are more than %d files", errChangeUnknown, maxInputFiles)
 	}
 	if r.ctx.Err() != nil {
-		return fmt.Errorf("%w: it took longer than %s", errUncertain, inputTime)
+		return fmt.Errorf("%w: it took longer than %s", errChangeUnknown, hashInputsTimeout)
 	}
 	info, err := r.src.lstat(rel)
 	switch {
@@ -223,12 +223,12 @@ func (r *inputHasher) addTree(rel string) error {
 }
 
 func (r *inputHasher) readError(rel string, err error) error {
-	return fmt.Errorf("%w: %s: %w", errUncertain, filepath.Join(r.baseDir, rel), err)
+	return fmt.Errorf("%w: %s: %w", errChangeUnknown, filepath.Join(r.baseDir, rel), err)
 }
 
 // wrongTypeError returns the error for an input that can't be compared because of its type, such as a socket or a link.
 func (r *inputHasher) wrongTypeError(rel string, info fs.FileInfo) error {
-	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errUncertain, filepath.Join(r.baseDir, rel), info.Mode().Type())
+	return fmt.Errorf("%w: %s is neither a file nor a directory (%s)", errChangeUnknown, filepath.Join(r.baseDir, rel), info.Mode().Type())
 }
 
 // splitInputs divides the inputs of a step. volume has the paths below the data directory home, relative to home. vars has the
@@ -262,16 +262,16 @@ func patternsOverlap(a, b string) bool {
 	return true
 }
 
-// sealableFileSystem is a type of file system on which the examination of every file of the image takes long. Each file needs a
+// fuseOverlayType is a type of file system on which the examination of every file of the image takes long. Each file needs a
 // message to a program (fuse(4)).
-const sealableFileSystem = "fuse.fuse-overlayfs"
+const fuseOverlayType = "fuse.fuse-overlayfs"
 
 // sealNumber returns the build number of the image if no file below o.Image.Install has changed since the build, so that these
 // files need no examination. Otherwise it returns "". mounts is the content of /proc/self/mountinfo (proc(5)).
 //
 // The build creates the file o.Image.Seal last. On an overlay file system, a change below a directory creates the directory
 // again in the layer of the change. So the ctime of the directory is later than the ctime of the seal. A mount could hide such
-// a change. On other file systems than sealableFileSystem, sealNumber returns "".
+// a change. On other file systems than fuseOverlayType, sealNumber returns "".
 func (o Options) sealNumber(mounts string) string {
 	on := ""
 	for line := range strings.Lines(mounts) {
@@ -288,7 +288,7 @@ func (o Options) sealNumber(mounts string) string {
 		}
 	}
 	install, err := os.Lstat(o.Image.Install)
-	if err != nil || !install.IsDir() || on != sealableFileSystem {
+	if err != nil || !install.IsDir() || on != fuseOverlayType {
 		return ""
 	}
 	seal, err := os.Lstat(o.Image.Seal)

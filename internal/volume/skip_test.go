@@ -21,27 +21,27 @@ import (
 	"hinit/internal/testkit"
 )
 
-// steps is a Runner. Each hook writes the file in the last word of its command.
-type steps struct{ ran []string }
+// stepRunner is a Runner. Each hook writes the file in the last word of its command.
+type stepRunner struct{ ran []string }
 
-func (s *steps) RunHook(_ context.Context, h boot.Hook) (int, error) {
+func (s *stepRunner) RunHook(_ context.Context, h boot.Hook) (int, error) {
 	s.ran = append(s.ran, h.Name)
 	return 0, nil
 }
 
-// boots runs successive boots on the same volume.
-type boots struct {
+// bootSequence runs successive boots on the same volume.
+type bootSequence struct {
 	t     *testing.T
 	o     Options
 	hooks []boot.Hook
 	env   []string
 }
 
-func (b *boots) boot() string {
+func (b *bootSequence) boot() string {
 	b.t.Helper()
-	ctx, r := context.Background(), &steps{}
+	ctx, r := context.Background(), &stepRunner{}
 	m := NewStepRecord(b.o, "1", b.hooks)
-	report := prepare(ctx, b.o)
+	report := prepareBoot(ctx, b.o)
 	m.Load(ctx, b.env, report.FilledFromImage)
 	if _, err := RunHooks(ctx, b.hooks, r, m, false, func(boot.LogLine) {}); err != nil {
 		b.t.Fatal(err)
@@ -52,20 +52,20 @@ func (b *boots) boot() string {
 	return strings.Join(r.ran, " ")
 }
 
-func newBoots(t *testing.T) *boots {
+func newBootSequence(t *testing.T) *bootSequence {
 	t.Helper()
-	home := volume(t)
+	home := newVolumeDir(t)
 	o, _ := options(t, home, nil)
 	hook := func(name string, inputs ...string) boot.Hook {
 		return boot.Hook{Name: name, Command: []string{"/bin/" + name}, Inputs: inputs}
 	}
-	return &boots{t: t, o: o, env: []string{"A=1"}, hooks: []boot.Hook{
+	return &bootSequence{t: t, o: o, env: []string{"A=1"}, hooks: []boot.Hook{
 		hook("a", home+"/config.yaml", home+"/deep/**/*.md"), hook("b", home+"/config.yaml"), {Name: "c", Command: []string{"/bin/c"}},
 	}}
 }
 
 func TestBootStepsAreRemembered(t *testing.T) {
-	b := newBoots(t)
+	b := newBootSequence(t)
 	expect := func(what, want string) {
 		t.Helper()
 		if got := b.boot(); got != want {
@@ -76,11 +76,11 @@ func TestBootStepsAreRemembered(t *testing.T) {
 	expect("first", "a b c")
 	expect("unchanged", "c")
 	must(t, os.MkdirAll(home+"/deep/er", 0o755))
-	write(t, home+"/deep/er/x.md", "1")
+	writeFile(t, home+"/deep/er/x.md", "1")
 	expect("a file that a glob finds", "a c")
-	write(t, home+"/deep/er/x.txt", "1")
+	writeFile(t, home+"/deep/er/x.txt", "1")
 	expect("a file that it does not find", "c")
-	write(t, home+"/config.yaml", "k: v")
+	writeFile(t, home+"/config.yaml", "k: v")
 	expect("an input of both", "a b c")
 	must(t, os.Remove(home+"/config.yaml"))
 	expect("a missing one", "a b c")
@@ -95,10 +95,10 @@ func TestBootStepsAreRemembered(t *testing.T) {
 	expect("what has no content", "a c")
 	expect("what has no content, again", "a c")
 	must(t, os.Remove(home+"/deep/pipe.md"))
-	write(t, home+"/"+boot.RecordFile, "{")
+	writeFile(t, home+"/"+boot.BootRecordFile, "{")
 	expect("no record", "a b c")
-	must(t, os.Remove(home+"/"+boot.RecordFile))
-	must(t, os.Symlink("/etc/passwd", home+"/"+boot.RecordFile))
+	must(t, os.Remove(home+"/"+boot.BootRecordFile))
+	must(t, os.Symlink("/etc/passwd", home+"/"+boot.BootRecordFile))
 	expect("a link in the record's place", "a b c")
 }
 
@@ -106,24 +106,24 @@ func TestBootStepsAreRemembered(t *testing.T) {
 func TestForgedRecordSkipsNothingOfRoots(t *testing.T) {
 	cfg := reference.Default()
 	cfg.Boot.Hooks = []config.Hook{{Command: []string{"/bin/x"}, User: "root", Inputs: []string{"/etc/passwd"}}}
-	b := newBoots(t)
+	b := newBootSequence(t)
 	b.hooks = boot.ConfiguredHooks(cfg)
 	b.boot()
-	r := kept.Record{Format: kept.Format, Steps: map[string]kept.StepHashes{}}
+	r := kept.StepRecord{Format: kept.FormatVersion, Steps: map[string]kept.StepHashes{}}
 	withInputs := boot.Hook{Name: "x", Command: []string{"/bin/x"}, Inputs: []string{"/etc/passwd"}}
 	for _, h := range []boot.Hook{b.hooks[0], withInputs} {
 		r.Steps[stepKey(h)] = kept.StepHashes{}
 	}
 	data, err := json.Marshal(r)
 	must(t, err)
-	write(t, b.o.Home+"/"+boot.RecordFile, string(data))
+	writeFile(t, b.o.Home+"/"+boot.BootRecordFile, string(data))
 	if got := b.boot(); got != "x" {
 		t.Errorf("%q ran", got)
 	}
 }
 
 func TestStepsThatShareNothingRunTogether(t *testing.T) {
-	b := newBoots(t)
+	b := newBootSequence(t)
 	m := NewStepRecord(b.o, "1", b.hooks)
 	if n := m.parallelPrefixLength(b.hooks); n != 1 {
 		t.Errorf("two that share a file: %d at a time", n)
@@ -173,7 +173,7 @@ func TestSkillsFromElsewhere(t *testing.T) {
 		{"", "HERMES_BUNDLED_SKILLS=/x", true},
 		{"", "HERMES_BUNDLED_SKILLS=", false},
 	} {
-		write(t, home+"/config.yaml", tt.config)
+		writeFile(t, home+"/config.yaml", tt.config)
 		if got := hasOtherSkillDirs([]string{"A=1", tt.env}, d); got != tt.want {
 			t.Errorf("%q, %q: %v", tt.config, tt.env, got)
 		}
@@ -185,27 +185,27 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
-	b := newBoots(t)
+	b := newBootSequence(t)
 	home := b.o.Home
 	b.o.Image.Seed = filepath.Join(tempDir(t), "share", "home")
 	b.boot()
-	write(t, home+"/.env", "# mine\nAPI_SERVER_KEY=of-the-build\n")
+	writeFile(t, home+"/.env", "# mine\nAPI_SERVER_KEY=of-the-build\n")
 	must(t, os.Chmod(home+"/.env", 0o600))
-	write(t, home+"/config.yaml", "k: v\n")
+	writeFile(t, home+"/config.yaml", "k: v\n")
 	must(t, os.Chmod(home+"/config.yaml", 0o640))
 	must(t, os.MkdirAll(home+"/skills/x", 0o755))
-	write(t, home+"/skills/x/run", "#!/bin/sh\n")
+	writeFile(t, home+"/skills/x/run", "#!/bin/sh\n")
 	must(t, os.Chmod(home+"/skills/x/run", 0o755))
-	write(t, home+"/gateway_state.json", "{}")
-	write(t, home+"/logs/gateways/old", "")
-	write(t, home+"/.hinit/lease.7", "")
+	writeFile(t, home+"/gateway_state.json", "{}")
+	writeFile(t, home+"/logs/gateways/old", "")
+	writeFile(t, home+"/.hinit/lease.7", "")
 	b.boot()
-	steps, err := keep.Save(home, b.o.Image.Seed)
+	steps, err := keep.SaveSeed(home, b.o.Image.Seed)
 	if err != nil || len(steps) != 2 {
 		t.Fatalf("kept %q: %v", steps, err)
 	}
 
-	next := func(name string) *boots {
+	next := func(name string) *bootSequence {
 		n := *b
 		n.t = t
 		n.o, _ = options(t, filepath.Join(filepath.Dir(home), name), nil)
@@ -217,7 +217,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 	must(t, os.Rename(home, home+".first"))
 	n := next("data")
 	must(t, os.Mkdir(home+"/lost+found", 0o700)) // a new ext4 file system has this directory
-	write(t, home+"/.hinit/lease", "")           // the lease writes this file before the boot begins
+	writeFile(t, home+"/.hinit/lease", "")       // the lease writes this file before the boot begins
 	if got := n.boot(); got != "c" {
 		t.Errorf("%q ran on an empty volume", got)
 	}
@@ -225,7 +225,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 		t.Errorf("%q ran afterwards", got)
 	}
 	for rel, mode := range map[string]fs.FileMode{
-		".env": 0o600, "config.yaml": 0o640, "skills/x/run": 0o755, "skills": 0o755 | fs.ModeDir, boot.RecordFile: 0o600,
+		".env": 0o600, "config.yaml": 0o640, "skills/x/run": 0o755, "skills": 0o755 | fs.ModeDir, boot.BootRecordFile: 0o600,
 	} {
 		info, err := os.Lstat(home + "/" + rel)
 		if err != nil {
@@ -248,7 +248,7 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 
 	must(t, os.Rename(home, home+".second"))
 	n = next("data")
-	write(t, home+"/mine", "")
+	writeFile(t, home+"/mine", "")
 	if got := n.boot(); got != "a b c" {
 		t.Errorf("%q ran on a volume with a file", got)
 	}
@@ -267,35 +267,35 @@ func TestEmptyVolumeGetsACopy(t *testing.T) {
 
 // A boot must complete an interrupted copy, and leave no partial file.
 func TestAnInterruptedCopyIsFinished(t *testing.T) {
-	b := newBoots(t)
+	b := newBootSequence(t)
 	home := b.o.Home
 	b.o.Image.Seed = filepath.Join(tempDir(t), "share", "home")
 	b.boot()
-	write(t, home+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
-	write(t, home+"/skills/y/SKILL.md", "y\n")
+	writeFile(t, home+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
+	writeFile(t, home+"/skills/y/SKILL.md", "y\n")
 	b.boot()
-	if _, err := keep.Save(home, b.o.Image.Seed); err != nil {
+	if _, err := keep.SaveSeed(home, b.o.Image.Seed); err != nil {
 		t.Fatal(err)
 	}
 	for name, interrupted := range map[string]func(){
-		"while it grew": func() { write(t, home+"/"+seedGrowing+"/skills/x/SKILL.md", "xx") },
+		"while it grew": func() { writeFile(t, home+"/"+partialSeedDir+"/skills/x/SKILL.md", "xx") },
 		"when it was grown": func() {
-			write(t, home+"/"+completeSeedDir+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
-			write(t, home+"/"+completeSeedDir+"/skills/y/SKILL.md", "y\n")
+			writeFile(t, home+"/"+completeSeedDir+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
+			writeFile(t, home+"/"+completeSeedDir+"/skills/y/SKILL.md", "y\n")
 		},
 		"after its first move": func() {
-			write(t, home+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
-			write(t, home+"/skills/y/SKILL.md", "y\n")
-			write(t, home+"/"+completeSeedDir+"/SOUL.md", "")
+			writeFile(t, home+"/skills/x/SKILL.md", strings.Repeat("x", seedChunk))
+			writeFile(t, home+"/skills/y/SKILL.md", "y\n")
+			writeFile(t, home+"/"+completeSeedDir+"/SOUL.md", "")
 		},
 	} {
 		must(t, os.RemoveAll(home))
 		must(t, os.Mkdir(home, 0o755))
 		interrupted()
 		if os.Geteuid() == 0 {
-			give(t, home, agentUID)
+			chownAll(t, home, agentUID)
 		}
-		if r := prepare(t.Context(), b.o); !r.FilledFromImage || len(r.Warnings) > 0 {
+		if r := prepareBoot(t.Context(), b.o); !r.FilledFromImage || len(r.Warnings) > 0 {
 			t.Errorf("%s: %+v", name, r)
 		}
 		x, _ := os.ReadFile(home + "/skills/x/SKILL.md")
@@ -303,7 +303,7 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 		if len(x) != seedChunk || string(y) != "y\n" {
 			t.Errorf("%s: files of %d and %d bytes", name, len(x), len(y))
 		}
-		for _, left := range []string{seedGrowing, completeSeedDir} {
+		for _, left := range []string{partialSeedDir, completeSeedDir} {
 			if _, err := os.Lstat(home + "/" + left); err == nil {
 				t.Errorf("%s: %s is left", name, left)
 			}
@@ -314,9 +314,9 @@ func TestAnInterruptedCopyIsFinished(t *testing.T) {
 // The files of a sealed image count as unchanged without a check of each, until a file changes or a mount hides some.
 func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
 	o := Options{Image: ImagePaths{Install: tempDir(t) + "/opt/hermes"}}
-	write(t, o.Image.Install+"/skills/a", "a")
+	writeFile(t, o.Image.Install+"/skills/a", "a")
 	o.Image.Seal = filepath.Dir(o.Image.Install) + "/seal"
-	write(t, o.Image.Seal, "number\n")
+	writeFile(t, o.Image.Seal, "number\n")
 	const root = "360 97 0:52 / / rw,noatime master:3 - fuse.fuse-overlayfs fuse-overlayfs rw\n"
 	mount := func(point string) string { return root + "361 360 0:55 / " + point + " rw - ext4 /dev/vda rw\n" }
 	for _, tt := range []struct{ name, mounts, want string }{
@@ -332,7 +332,7 @@ func TestASealedImageIsNotLookedAtFileByFile(t *testing.T) {
 			t.Errorf("%s: %q", tt.name, got)
 		}
 	}
-	write(t, o.Image.Install+"/new", "")
+	writeFile(t, o.Image.Install+"/new", "")
 	testkit.Until(t, "the change is seen", func() bool { // timestamps of files are coarse, so poll: a change within one tick is invisible
 		must(t, os.Chmod(o.Image.Install, 0o755))
 		return o.sealNumber(root) == ""

@@ -89,7 +89,7 @@ func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[st
 	var wrong error
 	err = d.WithIdentity(func(d *fsutil.Dir) error {
 		return d.EachName("", func(name string, kind fs.FileMode) bool {
-			if seen++; seen > fsutil.MaxNames {
+			if seen++; seen > fsutil.MaxDirNames {
 				wrong = fsutil.ErrTooManyNames
 			} else if kind.IsDir() {
 				if info, err := d.Lstat(name); err == nil {
@@ -127,7 +127,7 @@ func OwnersOutside(o boot.Options) (owners map[uint32]bool, warning string) {
 	}
 	defer d.Close()
 	owners = make(map[uint32]bool)
-	entries, _, _ := d.ReadAtMost("", fsutil.MaxNames)
+	entries, _, _ := d.ReadAtMost("", fsutil.MaxDirNames)
 	for _, e := range entries {
 		info, err := d.Lstat(e.Name())
 		if err != nil {
@@ -158,7 +158,7 @@ func HomeOwner(o boot.Options, profile string, tenants, homes map[string]uint32)
 	uid, tenant := tenants[profile]
 	if tenant {
 		to.UID, to.GID = uid, uid
-		to = to.AllowingUID(homes[profile])
+		to = to.WithAllowedUID(homes[profile])
 	}
 	return to, tenant
 }
@@ -173,19 +173,19 @@ const privateMode = 0o700
 // record. If the agent exchanges the home with another tenant's home during the move, MoveHome leaves that home unchanged and
 // returns an error. It also returns the first failure that w counts. If w.DryRun is set, nothing changes.
 func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant bool, w *owntree.Walk) error {
-	w.NewOwner, w.RefuseHardLinked, w.TopLast, w.Top = to, tenant, true, &was
+	w.NewOwner, w.RefuseHardLinked, w.TopLast, w.ExpectedTopUID = to, tenant, true, &was
 	if tenant {
-		w.CopyUID, w.TopMode = was, privateMode
+		w.CopyLinkedUID, w.TopMode = was, privateMode
 	}
-	if err := w.Give(d, profile, false); err != nil || w.DryRun || w.Failed > 0 || tenant && was == to.UID {
+	if err := w.ChangeOwners(d, profile, false); err != nil || w.DryRun || w.Failed > 0 || tenant && was == to.UID {
 		return cmp.Or(err, w.FirstFailure)
 	}
 	if !tenant { // the agent may have exchanged the home, so act as the new owner
 		return fsutil.NewActor(fsutil.Identity{UID: to.UID, GID: to.GID}).Do(func() error {
-			err := d.RemoveAll(profile + "/" + boot.NameFile)
+			err := d.RemoveAll(profile + "/" + boot.ProfileNameFile)
 			if errors.Is(err, fs.ErrPermission) { // the mode of the home does not let its owner write
 				_, err = d.Chmod(profile, privateMode)
-				err = cmp.Or(err, d.RemoveAll(profile+"/"+boot.NameFile))
+				err = cmp.Or(err, d.RemoveAll(profile+"/"+boot.ProfileNameFile))
 			}
 			return err
 		})
@@ -198,27 +198,27 @@ func asUID(uid uint32) *fsutil.Actor { return fsutil.NewActor(fsutil.Identity{UI
 // IsHome reports whether the directory rel in d is the home of a tenant, which has a record of its name. It returns true if the
 // record can't be read.
 func IsHome(d *fsutil.Dir, rel string) bool {
-	_, err := d.Lstat(rel + "/" + boot.NameFile)
+	_, err := d.Lstat(rel + "/" + boot.ProfileNameFile)
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
 // RecordName records in the home rel in d that hinit has given it to the user uid, for the profile of this name. It acts as
 // this user, so it can't write into another user's home.
 func RecordName(d *fsutil.Dir, rel, profile string, uid uint32) error {
-	home, err := d.Sub(rel)
+	home, err := d.OpenSubdir(rel)
 	if err != nil {
 		return err
 	}
 	defer home.Close()
 	text, private := []byte(profile+"\n"), fsutil.ReplaceOptions{Mode: 0o600}
-	return asUID(uid).Do(func() error { return home.Replace(boot.NameFile, text, private) })
+	return asUID(uid).Do(func() error { return home.Replace(boot.ProfileNameFile, text, private) })
 }
 
 // OpenHome opens the home profile in d, and returns the uid of its owner. Any other owner than expected is an error, unless
 // expected is 0. Then OpenHome refuses a home that was given to a tenant's user under another name, because the agent's user
 // may have renamed it. The error tells the user to call command with --uid.
 func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, command string) (home *fsutil.Dir, uid uint32, err error) {
-	if home, err = d.Sub(profile); err != nil {
+	if home, err = d.OpenSubdir(profile); err != nil {
 		return nil, 0, err
 	}
 	info, err := home.Lstat("")
@@ -230,7 +230,7 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 	case expected != 0 && uint32(expected) != uid:
 		err = fmt.Errorf("its home belongs to uid %d, not to uid %d", uid, expected)
 	case expected == 0 && t.HasUID(uid):
-		_ = asUID(uid).Do(func() error { name, err = home.ReadFile(boot.NameFile, fsutil.MaxNames); return err }) // if the file can't be read, the name is unknown
+		_ = asUID(uid).Do(func() error { name, err = home.ReadFile(boot.ProfileNameFile, fsutil.MaxDirNames); return err }) // if the file can't be read, the name is unknown
 		err = nil
 		if string(name) != profile+"\n" {
 			err = fmt.Errorf("its home belongs to uid %d, and hinit did not give it to this user under this name: it may be the home of another "+
@@ -240,13 +240,13 @@ func OpenHome(t boot.Tenants, d *fsutil.Dir, profile string, expected int, comma
 	return home, uid, err
 }
 
-// moveTime is how long the boot, or the start of a gateway, waits for moves of homes to other users.
-const moveTime = 5 * time.Second
+// moveHomesTimeout is how long the boot, or the start of a gateway, waits for moves of homes to other users.
+const moveHomesTimeout = 5 * time.Second
 
-// moveHomes gives the home of each tenant to the tenant's user. It stops after moveTime, and the repair in the background moves
-// the remaining homes. A home that belongs to a tenant's user keeps its owner, unless the home is a copy. At the end, moveHomes
-// removes other users' access to the agent's files. If starting is not "", it moves only the home of this profile, because
-// gateways of other profiles may be running.
+// moveHomes gives the home of each tenant to the tenant's user. It stops after moveHomesTimeout, and the repair in the background
+// moves the remaining homes. A home that belongs to a tenant's user keeps its owner, unless the home is a copy. At the end,
+// moveHomes removes other users' access to the agent's files. If starting is not "", it moves only the home of this profile,
+// because gateways of other profiles may be running.
 func moveHomes(ctx context.Context, o boot.Options, starting string) {
 	say := boot.StepLog{Tell: o.Say}
 	d, err := fsutil.OpenNoLink(o.Home+"/"+boot.ProfilesDir, nil)
@@ -259,7 +259,7 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 		say.Warn("no home is given to the user of its profile: cannot read the homes in %s: %v — continuing", d.Path(), err)
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, moveTime, errTimeLimit)
+	ctx, cancel := context.WithTimeoutCause(ctx, moveHomesTimeout, errTimeLimit)
 	defer cancel()
 	for _, name := range slices.Sorted(maps.Keys(homes)) {
 		if starting != "" && name != starting {
@@ -270,7 +270,7 @@ func moveHomes(ctx context.Context, o boot.Options, starting string) {
 			say.Warn("profile %s has no user of its own: isolation.uids %d-%d has no more; make the range larger — continuing", name, o.Tenants.UIDs.First, o.Tenants.UIDs.Last)
 		}
 		// Without the marker, the agent is still making the profile.
-		if homes[name] == to.UID || !tenant || errors.Is(d.CheckExists(name+"/"+o.Tenants.Marker), fs.ErrNotExist) {
+		if homes[name] == to.UID || !tenant || errors.Is(d.CheckExists(name+"/"+o.Tenants.ProfileMarker), fs.ErrNotExist) {
 			continue
 		}
 		w := owntree.Walk{BetweenBatches: func() error { return context.Cause(ctx) }}
@@ -298,7 +298,7 @@ func removeOtherAccess(o boot.Options) {
 	}
 	for _, dir := range []string{"", boot.ProfilesDir} {
 		set(dir, 0o006, 0o001)
-		entries, _, _ := d.ReadAtMost(dir, fsutil.MaxNames)
+		entries, _, _ := d.ReadAtMost(dir, fsutil.MaxDirNames)
 		for _, e := range entries {
 			if rel := path.Join(dir, e.Name()); rel != boot.ProfilesDir {
 				set(rel, 0o007, 0)

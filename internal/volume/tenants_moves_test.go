@@ -20,32 +20,32 @@ import (
 	"hinit/internal/testkit"
 )
 
-// cutError stops a move at once, as a power failure does.
-type cutError struct{}
+// interruptError stops a move at once, as a power failure does.
+type interruptError struct{}
 
-// cutMove moves the home of coder, and stops after the n-th changed file. complete reports whether the move ended before.
-func cutMove(t *testing.T, o Options, was int, to fsutil.Owner, tenant bool, n int) (complete bool) {
+// interruptMove moves the home of coder, and stops after the n-th changed file. complete reports whether the move ended before.
+func interruptMove(t *testing.T, o Options, was int, to fsutil.Owner, tenant bool, n int) (complete bool) {
 	t.Helper()
 	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
 	must(t, err)
 	defer d.Close()
 	defer func() {
-		if cut := recover(); cut != nil && cut != any(cutError{}) {
+		if cut := recover(); cut != nil && cut != any(interruptError{}) {
 			panic(cut)
 		}
 	}()
 	changed := 0
 	w := owntree.Walk{OnFound: func(string, uint32, error) {
 		if changed++; changed == n {
-			panic(cutError{})
+			panic(interruptError{})
 		}
 	}}
-	must(t, MoveHome(d, "coder", uint32(was), to.AllowingUID(uint32(was)), tenant, &w))
+	must(t, MoveHome(d, "coder", uint32(was), to.WithAllowedUID(uint32(was)), tenant, &w))
 	return true
 }
 
-// wantAll checks that every file in a home belongs to one user, and that no file is lost.
-func wantAll(t *testing.T, home string, uid int) {
+// wantOwnerOfAll checks that every file in a home belongs to one user, and that no file is lost.
+func wantOwnerOfAll(t *testing.T, home string, uid int) {
 	t.Helper()
 	must(t, filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
 		if err == nil && uidOf(t, path) != uid {
@@ -53,7 +53,7 @@ func wantAll(t *testing.T, home string, uid int) {
 		}
 		return err
 	}))
-	if read(t, home+"/.env") != "SECRET=1" || read(t, home+"/work/deep/file") != "x" || read(t, home+"/linked") != "shared" {
+	if readFile(t, home+"/.env") != "SECRET=1" || readFile(t, home+"/work/deep/file") != "x" || readFile(t, home+"/linked") != "shared" {
 		t.Error("a file has lost its content")
 	}
 }
@@ -64,35 +64,35 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 	steps := 0
 	for complete := false; !complete; {
 		steps++
-		home := volume(t)
-		write(t, home+"/profiles/coder/.env", "SECRET=1")
-		write(t, home+"/profiles/coder/work/deep/file", "x")
-		write(t, home+"/profiles/other/file", "shared")
+		home := newVolumeDir(t)
+		writeFile(t, home+"/profiles/coder/.env", "SECRET=1")
+		writeFile(t, home+"/profiles/coder/work/deep/file", "x")
+		writeFile(t, home+"/profiles/other/file", "shared")
 		must(t, os.Link(home+"/profiles/other/file", home+"/profiles/coder/linked"))
 		must(t, os.Symlink("/etc/passwd", home+"/profiles/coder/link"))
-		give(t, home, agentUID)
-		outside := owner(t, "/etc/passwd")
+		chownAll(t, home, agentUID)
+		outside := ownerText(t, "/etc/passwd")
 		o, _ := options(t, home, nil)
 		o.Tenants = boot.Tenants{Enabled: true, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"coder": true}}
 		uid := int(FirstUID(o.Tenants.UIDs, "coder"))
 		tenant := fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Excludes: o.Tenants.HasUID}
 
-		complete = cutMove(t, o, agentUID, tenant, true, steps)
+		complete = interruptMove(t, o, agentUID, tenant, true, steps)
 		moveHomes(t.Context(), o.Options, "")
-		wantAll(t, home+"/profiles/coder", uid)
+		wantOwnerOfAll(t, home+"/profiles/coder", uid)
 		wantOwner(t, home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
 
 		// NameFile must not exist during a move back to the agent.
-		must(t, os.RemoveAll(home+"/profiles/coder/"+boot.NameFile))
-		if back := cutMove(t, o, uid, o.Owner(), false, steps); back != complete {
+		must(t, os.RemoveAll(home+"/profiles/coder/"+boot.ProfileNameFile))
+		if back := interruptMove(t, o, uid, o.Owner(), false, steps); back != complete {
 			t.Errorf("the way back has another number of steps than %d", steps)
 		}
 		if !complete {
-			cutMove(t, o, uidOf(t, home+"/profiles/coder"), o.Owner().AllowingUID(uint32(uid)), false, -1)
+			interruptMove(t, o, uidOf(t, home+"/profiles/coder"), o.Owner().WithAllowedUID(uint32(uid)), false, -1)
 		}
-		wantAll(t, home+"/profiles/coder", agentUID)
+		wantOwnerOfAll(t, home+"/profiles/coder", agentUID)
 		wantOwner(t, home+"/profiles/other/file", fmt.Sprintf("%d:%d 0644", agentUID, agentUID))
-		if owner(t, "/etc/passwd") != outside {
+		if ownerText(t, "/etc/passwd") != outside {
 			t.Error("the target of a link has another owner")
 		}
 	}
@@ -105,13 +105,13 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
-	give(t, o.Home+"/profiles/coder", agentUID)
+	chownAll(t, o.Home+"/profiles/coder", agentUID)
 	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
 	must(t, err)
 	defer d.Close()
 	names, n := []string{"coder", "renamed"}, 0
 	w := owntree.Walk{OnFound: func(string, uint32, error) {
-		must(t, agent().Do(func() error { return os.Rename(o.Home+"/profiles/"+names[n%2], o.Home+"/profiles/"+names[(n+1)%2]) }))
+		must(t, agentActor().Do(func() error { return os.Rename(o.Home+"/profiles/"+names[n%2], o.Home+"/profiles/"+names[(n+1)%2]) }))
 		n++
 	}}
 	must(t, MoveHome(d, "coder", agentUID, fsutil.Owner{UID: uint32(uid), GID: uint32(uid), Excludes: o.Tenants.HasUID}, true, &w))
@@ -128,13 +128,13 @@ func TestAHomeThatIsRenamedWhileItMovesIsMovedAsAWhole(t *testing.T) {
 func TestAnAgentThatOpensAHomeWhileItMovesLeavesNoneOpen(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
-	give(t, o.Home+"/profiles/coder", agentUID)
+	chownAll(t, o.Home+"/profiles/coder", agentUID)
 	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
 	must(t, err)
 	defer d.Close()
 	opened := 0
 	w := owntree.Walk{OnFound: func(string, uint32, error) {
-		if agent().Do(func() error { return os.Chmod(o.Home+"/profiles/coder", 0o777) }) == nil {
+		if agentActor().Do(func() error { return os.Chmod(o.Home+"/profiles/coder", 0o777) }) == nil {
 			opened++
 		}
 	}}
@@ -151,23 +151,23 @@ func TestAProfileLostItsHomeWhenAnotherOneWasGivenBack(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, uid := tenantVolume(t, true)
 	homes := o.Home + "/profiles/"
-	write(t, homes+"writer/.env", "SECRET=2")
-	give(t, homes+"writer", agentUID)
+	writeFile(t, homes+"writer/.env", "SECRET=2")
+	chownAll(t, homes+"writer", agentUID)
 	bootTenants(t, o)
 	d, err := fsutil.OpenNoLink(homes, nil)
 	must(t, err)
 	defer d.Close()
 	exchange := func() {
-		must(t, agent().Do(func() error {
+		must(t, agentActor().Do(func() error {
 			return unix.Renameat2(unix.AT_FDCWD, homes+"coder", unix.AT_FDCWD, homes+"writer", unix.RENAME_EXCHANGE)
 		}))
 	}
 	w := owntree.Walk{OnFound: func(string, uint32, error) {
-		if read(t, homes+"coder/.env") == "SECRET=1" {
+		if readFile(t, homes+"coder/.env") == "SECRET=1" {
 			exchange()
 		}
 	}}
-	if err := MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &w); !errors.Is(err, fs.ErrPermission) {
+	if err := MoveHome(d, "coder", uint32(uid), o.Owner().WithAllowedUID(uint32(uid)), false, &w); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("another home was changed: %v", err)
 	}
 	exchange()
@@ -187,16 +187,16 @@ func TestAMoveThatFailsNamesTheFile(t *testing.T) {
 	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
 	must(t, err)
 	defer d.Close()
-	deep, err := d.Sub("coder")
+	deep, err := d.OpenSubdir("coder")
 	must(t, err)
 	for range 1001 {
 		must(t, deep.Mkdir("d", 0o755))
-		below, err := deep.Sub("d")
+		below, err := deep.OpenSubdir("d")
 		must(t, errors.Join(err, deep.Close()))
 		deep = below
 	}
 	must(t, deep.Close())
-	err = MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &owntree.Walk{})
+	err = MoveHome(d, "coder", uint32(uid), o.Owner().WithAllowedUID(uint32(uid)), false, &owntree.Walk{})
 	if err == nil || !strings.Contains(err.Error(), "/profiles/coder/d/d/d") || !errors.Is(err, unix.ENAMETOOLONG) {
 		t.Errorf("the error is %v", err)
 	}
@@ -218,7 +218,7 @@ func TestTheDataDirectoryIsGivenBackFromAUserOfTheRange(t *testing.T) {
 func TestTenThousandProfilesHaveAUserEach(t *testing.T) {
 	tenants := boot.Tenants{UIDs: config.UIDs{First: 20000, Last: 29999}, Enabled: true, All: true}
 	homes, asked := make(map[string]uint32), 0
-	for i := range fsutil.MaxNames {
+	for i := range fsutil.MaxDirNames {
 		homes[fmt.Sprintf("customer-%d", i)] = 10000
 	}
 	given := assignUIDs(tenants, homes, "", func(uint32) bool { asked++; return false })
@@ -241,10 +241,10 @@ func TestAProfileGotTheGroupOfAnOldFile(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, _ := tenantVolume(t, true)
 	own := int(FirstUID(o.Tenants.UIDs, "writer"))
-	write(t, o.Home+"/old.db", "x")
+	writeFile(t, o.Home+"/old.db", "x")
 	must(t, os.Chown(o.Home+"/old.db", agentUID, own))
-	write(t, o.Home+"/profiles/writer/.env", "SECRET=2")
-	give(t, o.Home+"/profiles/writer", agentUID)
+	writeFile(t, o.Home+"/profiles/writer/.env", "SECRET=2")
+	chownAll(t, o.Home+"/profiles/writer", agentUID)
 	moveHomes(t.Context(), o.Options, "")
 	if got := uidOf(t, o.Home+"/profiles/writer"); got == own || !o.Tenants.HasUID(uint32(got)) {
 		t.Errorf("writer is uid and gid %d, and the old file is group %d's", got, own)
@@ -263,10 +263,10 @@ func TestAProfileGotTheUserOfAnOldFile(t *testing.T) {
 		t.Errorf("there is no such file, and it says %q", warning)
 	}
 	old, own := o.Home+"/old.db", int(FirstUID(o.Tenants.UIDs, "writer"))
-	write(t, old, "x")
+	writeFile(t, old, "x")
 	must(t, os.Chown(old, own, own))
-	write(t, o.Home+"/profiles/writer/.env", "SECRET=2")
-	give(t, o.Home+"/profiles/writer", agentUID)
+	writeFile(t, o.Home+"/profiles/writer/.env", "SECRET=2")
+	chownAll(t, o.Home+"/profiles/writer", agentUID)
 	bootTenants(t, o)
 	if got := uidOf(t, o.Home+"/profiles/writer"); got == own || got == uid || !o.Tenants.HasUID(uint32(got)) {
 		t.Errorf("writer is uid %d, and the old file is uid %d's", got, own)
@@ -293,8 +293,8 @@ func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
 	o, _, uid := tenantVolume(t, true)
 	homes := o.Home + "/profiles"
 	must(t, os.Rename(homes+"/coder", homes+"/.coder"))
-	write(t, homes+"/coder/SOUL.md", "a new profile of the same name")
-	give(t, homes+"/coder", agentUID)
+	writeFile(t, homes+"/coder/SOUL.md", "a new profile of the same name")
+	chownAll(t, homes+"/coder", agentUID)
 	bootTenants(t, o)
 	if got := uidOf(t, homes+"/coder"); got == uid || !o.Tenants.HasUID(uint32(got)) {
 		t.Errorf("beside a home with a dot: the new home is uid %d's, the hidden one uid %d's", got, uid)
@@ -302,8 +302,8 @@ func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
 
 	o, said, uid := tenantVolume(t, true)
 	homes = o.Home + "/profiles"
-	write(t, o.Home+"/new/coder/SOUL.md", "a new profile of the same name")
-	give(t, o.Home+"/new", agentUID)
+	writeFile(t, o.Home+"/new/coder/SOUL.md", "a new profile of the same name")
+	chownAll(t, o.Home+"/new", agentUID)
 	must(t, os.Rename(homes, o.Home+"/new/coder/hidden"))
 	must(t, os.Rename(o.Home+"/new", homes))
 	bootTenants(t, o)

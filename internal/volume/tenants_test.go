@@ -87,11 +87,11 @@ func TestThereAreNoMoreTenantsThanUsers(t *testing.T) {
 // coder's uid. With all, every profile is a tenant; otherwise only coder is.
 func tenantVolume(t *testing.T, all bool) (o Options, messages *recorder, uid int) {
 	t.Helper()
-	home := volume(t)
-	write(t, home+"/profiles/coder/.env", "SECRET=1")
-	write(t, home+"/profiles/coder/work/deep/file", "x")
-	write(t, home+"/profiles/coder/cron/jobs.json", "x")
-	give(t, home, agentUID)
+	home := newVolumeDir(t)
+	writeFile(t, home+"/profiles/coder/.env", "SECRET=1")
+	writeFile(t, home+"/profiles/coder/work/deep/file", "x")
+	writeFile(t, home+"/profiles/coder/cron/jobs.json", "x")
+	chownAll(t, home, agentUID)
 	o, messages = options(t, home, nil)
 	o.Tenants = boot.Tenants{Enabled: true, All: all, UIDs: config.UIDs{First: 20000, Last: 29999}, ByProfile: map[string]bool{"default": false}}
 	if !all {
@@ -145,7 +145,7 @@ func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			o, said, uid := tenantVolume(t, c.all)
 			for _, m := range c.moves {
-				must(t, agent().Do(func() error {
+				must(t, agentActor().Do(func() error {
 					return errors.Join(os.MkdirAll(filepath.Dir(o.Home+"/"+m[1]), 0o755), os.Rename(o.Home+"/"+m[0], o.Home+"/"+m[1]))
 				}))
 			}
@@ -164,7 +164,7 @@ func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 			}
 			bootTenants(t, o)
 			wantOwner(t, o.Home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
-			if !o.HasRightOwner("coder") || read(t, o.Home+"/profiles/coder/.env") != "SECRET=1" {
+			if !o.HasRightOwner("coder") || readFile(t, o.Home+"/profiles/coder/.env") != "SECRET=1" {
 				t.Error("after it was renamed back, it is not right")
 			}
 		})
@@ -183,7 +183,7 @@ func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T)
 		for _, place := range []string{"profiles/coder", "profiles/x", "profiles/.x", "cron/coder", "sessions/coder", "cron/auth.json"} {
 			t.Run(lost+" "+strings.ReplaceAll(place, "/", "-"), func(t *testing.T) {
 				o, said, uid := tenantVolume(t, true)
-				must(t, agent().Do(func() error {
+				must(t, agentActor().Do(func() error {
 					dir := filepath.Dir(o.Home + "/" + place)
 					err := errors.Join(os.Rename(o.Home+"/profiles/coder", o.Home+"/profiles/y"), os.Rename(o.Home+"/profiles/y", o.Home+"/profiles/"+filepath.Base(place)))
 					if filepath.Base(dir) != "profiles" {
@@ -212,7 +212,7 @@ func TestAHomeThatWasGivenBackFollowsTheAgentsUID(t *testing.T) {
 	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
 	must(t, err)
 	defer d.Close()
-	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &owntree.Walk{}))
+	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().WithAllowedUID(uint32(uid)), false, &owntree.Walk{}))
 	o.Tenants, o.RepairEverything, o.Agent = boot.Tenants{}, true, fsutil.NewActor(fsutil.Identity{UID: agentUID + 1, GID: agentGID})
 	bootTenants(t, o)
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID+1, agentGID))
@@ -226,7 +226,7 @@ func TestAHomeThatItsUserCannotWriteIsGivenBack(t *testing.T) {
 	must(t, err)
 	defer d.Close()
 	must(t, os.Chmod(o.Home+"/profiles/coder", 0o500))
-	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &owntree.Walk{}))
+	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().WithAllowedUID(uint32(uid)), false, &owntree.Walk{}))
 	wantOwner(t, o.Home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", agentUID, agentGID))
 	if IsHome(d, "coder") {
 		t.Error("the home that was given back has still the record of a tenant")
@@ -248,7 +248,7 @@ func TestAHomeIsGivenAwayOnlyFromTheUserItWasSeenWith(t *testing.T) {
 	if err := MoveHome(d, "coder", uint32(uid), o.Owner(), false, &owntree.Walk{}); !errors.Is(err, fsutil.ErrProtected) {
 		t.Errorf("automatic work takes a tenant's home: %v", err)
 	}
-	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().AllowingUID(uint32(uid)), false, &owntree.Walk{}))
+	must(t, MoveHome(d, "coder", uint32(uid), o.Owner().WithAllowedUID(uint32(uid)), false, &owntree.Walk{}))
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", agentUID, agentGID))
 }
 
@@ -268,8 +268,8 @@ func TestACopiedHomeGetsItsOwnUser(t *testing.T) {
 func TestTooManyNamesBesideTheHomesAreAnError(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, said, uid := tenantVolume(t, true)
-	write(t, o.Home+"/profiles/x0", "")
-	for i := range fsutil.MaxNames { // hard links, because an inode takes a millisecond on some file systems
+	writeFile(t, o.Home+"/profiles/x0", "")
+	for i := range fsutil.MaxDirNames { // hard links, because an inode takes a millisecond on some file systems
 		must(t, os.Link(o.Home+"/profiles/x0", fmt.Sprintf("%s/profiles/x%d", o.Home, i+1)))
 	}
 	moveHomes(t.Context(), o.Options, "")
@@ -287,7 +287,7 @@ func TestHomesOnFileSystemsOfTheirOwnAreTwo(t *testing.T) {
 	testkit.NeedRoot(t)
 	o, _, _ := tenantVolume(t, true)
 	for _, name := range []string{"one", "two"} {
-		mount(t, o.Home+"/profiles/"+name)
+		mountTmpfs(t, o.Home+"/profiles/"+name)
 	}
 	d, err := fsutil.OpenNoLink(o.Home+"/profiles", nil)
 	must(t, err)

@@ -7,7 +7,7 @@
 // where inotify sees too little. That is the case in these situations:
 //
 //   - Another machine, a daemon or a hypervisor can change the file system. The kernel reports only its own changes.
-//   - A limit of the kernel is reached. Then [Set.Open] or [Set.Add] fails, and [Advice] names the limit.
+//   - A limit of the kernel is reached. Then [Set.Open] or [Set.Add] fails, and [LimitAdvice] names the limit.
 //   - The kernel's queue has overflowed, because processes make changes faster than the caller reads events. Then the
 //     channel Set.Lost receives, and every directory may have changed.
 //
@@ -55,9 +55,9 @@ type Set struct {
 	// is nil without an instance. Tests replace AddPath, Events and Lost.
 	AddPath func(path string) error
 
-	notify *fsnotify.Watcher
-	passed <-chan Event         // events from forward; a test may replace the channel
-	ids    map[string]fsutil.ID // the directories watched by Add
+	notify       *fsnotify.Watcher
+	passedEvents <-chan Event         // events from forward; a test may replace the channel
+	ids          map[string]fsutil.ID // the directories watched by Add
 }
 
 // Open creates the inotify instance, unless the Set already has one.
@@ -65,7 +65,7 @@ func (s *Set) Open() error {
 	if s.notify != nil {
 		return nil
 	}
-	err := faultinject.BeforeCall(faultinject.Watch, "")
+	err := faultinject.BeforeCall(faultinject.CallWatch, "")
 	var n *fsnotify.Watcher
 	if err == nil {
 		n, err = fsnotify.NewWatcher()
@@ -74,24 +74,24 @@ func (s *Set) Open() error {
 		return fmt.Errorf("cannot get change notifications: %w", err)
 	}
 	events := make(chan Event)
-	guard.Go("passing changes of directories on", func() { forward(n.Events, events) })
-	*s = Set{Events: events, passed: events, Lost: n.Errors, AddPath: n.Add, notify: n, ids: make(map[string]fsutil.ID)}
+	guard.Go("passing changes of directories on", func() { forwardLimited(n.Events, events) })
+	*s = Set{Events: events, passedEvents: events, Lost: n.Errors, AddPath: n.Add, notify: n, ids: make(map[string]fsutil.ID)}
 	return nil
 }
 
 // Close ends all watches. The Set can be opened again.
 func (s *Set) Close() {
 	if s.notify != nil {
-		_ = s.notify.Close() // Close closes everything even if it returns an error
-		for range s.passed { // receive the last events, so that forward can end
+		_ = s.notify.Close()       // Close closes everything even if it returns an error
+		for range s.passedEvents { // receive the last events, so that forward can end
 		}
 	}
 	*s = Set{}
 }
 
-// forward passes at most burst events on in burstTime, until the instance is closed. An agent can change files faster than this
-// process can follow, and would make it use a whole processor. The other events stay in the kernel's queue.
-func forward(from <-chan Event, to chan<- Event) {
+// forwardLimited passes at most burst events on in burstTime, until the instance is closed. An agent can change files faster than
+// this process can follow, and would make it use a whole processor. The other events stay in the kernel's queue.
+func forwardLimited(from <-chan Event, to chan<- Event) {
 	const burst, burstTime = 256, 25 * time.Millisecond
 	defer close(to)
 	n, began := 0, time.Now()
@@ -112,7 +112,7 @@ func (s *Set) Add(path string, id fsutil.ID) error {
 		return nil
 	}
 	s.Remove(path) // another directory may still be watched under this path, which would prevent the new watch
-	if err := faultinject.Do(faultinject.Watch, path, func() error { return s.AddPath(path) }); err != nil {
+	if err := faultinject.RunCall(faultinject.CallWatch, path, func() error { return s.AddPath(path) }); err != nil {
 		return fmt.Errorf("cannot watch %q for changes: %w", path, err)
 	}
 	s.ids[path] = id
@@ -164,8 +164,8 @@ func (s *Set) IsDir(ev Event) bool {
 	return is
 }
 
-// Advice returns advice for the operator if err shows that a limit of inotify(7) is reached. Otherwise it returns "".
-func Advice(err error) string {
+// LimitAdvice returns advice for the operator if err shows that a limit of inotify(7) is reached. Otherwise it returns "".
+func LimitAdvice(err error) string {
 	switch {
 	case errors.Is(err, unix.ENOSPC):
 		return "; raise the machine's sysctl fs.inotify.max_user_watches"

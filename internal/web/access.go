@@ -34,7 +34,7 @@ func equalInConstantTime(a, b string) bool {
 	return subtle.ConstantTimeCompare(x[:], y[:]) == 1
 }
 
-func cameOverSocket(r *http.Request) bool {
+func isUnixSocket(r *http.Request) bool {
 	local, known := r.Context().Value(http.LocalAddrContextKey).(net.Addr)
 	return known && local.Network() == "unix"
 }
@@ -62,17 +62,17 @@ func (s *Server) hasToken(r *http.Request) bool {
 	return err == nil && time.Now().Unix() < end && equalInConstantTime(mac, sign(s.sessionKey, until))
 }
 
-// limitKey returns the key for the rate limits of a request: [ownerKey] if the request may change something, and otherwise the
-// address of the client.
+// limitKey returns the key for the rate limits of a request: [ownerLimitKey] if the request may change something, and otherwise
+// the address of the client.
 func (s *Server) limitKey(r *http.Request) string {
 	if s.mayControl(r) {
-		return ownerKey
+		return ownerLimitKey
 	}
 	return limitKeyWithoutToken(r)
 }
 
 // mayControl reports whether a request may change something: it has the token or came over a Unix socket.
-func (s *Server) mayControl(r *http.Request) bool { return cameOverSocket(r) || s.hasToken(r) }
+func (s *Server) mayControl(r *http.Request) bool { return isUnixSocket(r) || s.hasToken(r) }
 
 // mayRead reports whether a request may read the pages. Without a configured token, every request may.
 func (s *Server) mayRead(r *http.Request) bool { return s.Token == "" || s.mayControl(r) }
@@ -86,9 +86,9 @@ func (s *Server) setSession(w http.ResponseWriter, r *http.Request, value string
 	})
 }
 
-// fromOurPage reports whether a form comes from a page of this server. It examines headers that only a browser can set. It
+// isSameSiteForm reports whether a form comes from a page of this server. It examines headers that only a browser can set. It
 // refuses a request without these headers, because an old browser sends such requests for pages of other sites, too.
-func fromOurPage(r *http.Request) bool {
+func isSameSiteForm(r *http.Request) bool {
 	site, origin := r.Header.Get("Sec-Fetch-Site"), r.Header.Get("Origin")
 	if site == "" && (origin == "" || isSecure(r) && !strings.HasPrefix(origin, "https:")) {
 		return false
@@ -96,10 +96,10 @@ func fromOurPage(r *http.Request) bool {
 	return new(http.CrossOriginProtection).Check(r) == nil
 }
 
-// knownHost reports whether the host name in a request is configured, or is a name of this machine. A page that is open to the
+// isKnownHost reports whether the host name in a request is configured, or is a name of this machine. A page that is open to the
 // network also accepts any IP address. The check prevents DNS rebinding: another site's name could resolve to a loopback
 // address, and its page would then have the same origin as this page.
-func (s *Server) knownHost(r *http.Request) bool {
+func (s *Server) isKnownHost(r *http.Request) bool {
 	host := r.Host
 	if h, _, err := net.SplitHostPort(host); err == nil {
 		host = h
@@ -119,14 +119,14 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		s.showError(w, r, http.StatusNotFound, "There is no token to log in with.")
 	case r.Method != http.MethodPost:
 		s.showPage(w, r, http.StatusOK, "login", "Log in", "")
-	case !fromOurPage(r):
+	case !isSameSiteForm(r):
 		s.showPage(w, r, http.StatusForbidden, "login", "Log in", "The form is not of this page; load it again and repeat it.")
 	case equalInConstantTime(r.PostFormValue("token"), s.Token):
 		until := strconv.FormatInt(time.Now().Add(sessionTime).Unix(), 10)
 		s.setSession(w, r, until+"."+sign(s.sessionKey, until), int(sessionTime/time.Second))
 		http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 	case !s.guesses.allowRequest(limitKeyWithoutToken(r)):
-		s.tooManyGuesses(w)
+		s.setRetryAfter(w)
 		s.showPage(w, r, http.StatusTooManyRequests, "login", "Log in", "Too many wrong tokens from this address. Wait a minute, or enter the right one.")
 	default:
 		s.Log.Warn("wrong token", "remote", limitKeyWithoutToken(r))
@@ -134,24 +134,24 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-func (s *Server) tooManyGuesses(w http.ResponseWriter) { w.Header().Set("Retry-After", "60") }
+func (s *Server) setRetryAfter(w http.ResponseWriter) { w.Header().Set("Retry-After", "60") }
 
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
-	if fromOurPage(r) {
+	if isSameSiteForm(r) {
 		s.setSession(w, r, "", -1)
 	}
 	http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 }
 
-// ownerKey is the rate limit key of all requests with the token or over the Unix socket. Other clients have other keys, so they
-// can't use up the owner's limits.
-const ownerKey = "owner"
+// ownerLimitKey is the rate limit key of all requests with the token or over the Unix socket. Other clients have other keys, so
+// they can't use up the owner's limits.
+const ownerLimitKey = "owner"
 
-// limitKeyWithoutToken returns [ownerKey] for a Unix socket, and otherwise the address of the client. Unlike [Server.limitKey],
-// it ignores the token.
+// limitKeyWithoutToken returns [ownerLimitKey] for a Unix socket, and otherwise the address of the client. Unlike
+// [Server.limitKey], it ignores the token.
 func limitKeyWithoutToken(r *http.Request) string {
-	if cameOverSocket(r) {
-		return ownerKey
+	if isUnixSocket(r) {
+		return ownerLimitKey
 	}
 	return addressKey(r.RemoteAddr)
 }
@@ -224,7 +224,7 @@ func newConnectionLimit(most int) *connectionLimit {
 func (p *connectionLimit) acquire(key string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.byKey[key] >= max(p.limit/2, 1) || key != ownerKey && p.open-p.byKey[ownerKey] >= p.limit {
+	if p.byKey[key] >= max(p.limit/2, 1) || key != ownerLimitKey && p.open-p.byKey[ownerLimitKey] >= p.limit {
 		return false
 	}
 	p.byKey[key]++

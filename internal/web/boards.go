@@ -111,7 +111,7 @@ func decodeList[T any](result programResult, program string) (list []T, fault st
 
 func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.currentStatus(r.Context())
-	said := s.boards.latest(st.Init.Home, pageAge, programTimeout)
+	said := s.boards.cachedOrRun(st.Init.Home, maxPageAge, programTimeout)
 	var page boardsPage
 	if v := st.Find(dispatcher); v != nil {
 		page.Dispatcher, page.DispatcherMark, page.DispatcherText = v.Name, markOf(v), oneLine(cmp.Or(v.Problem, v.StatusText))
@@ -139,7 +139,7 @@ const maxSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	st, _ := s.hub.currentStatus(r.Context()) // if hinit doesn't answer, the page lacks its status
-	said := s.sandboxes.latest(st.Init.Home, pageAge, programTimeout)
+	said := s.sandboxes.cachedOrRun(st.Init.Home, maxPageAge, programTimeout)
 	if !said.exists {
 		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")
 		return
@@ -158,8 +158,8 @@ func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 // get no entry.
 func (s *Server) optionalPages() (boards, sandboxes bool) {
 	st := s.hub.lastStatus()
-	boards = st.Find(dispatcher) != nil || s.boards.latest(st.Init.Home, navigationAge, firstAnswerTimeout).exists
-	return boards, s.sandboxes.latest(st.Init.Home, navigationAge, firstAnswerTimeout).exists
+	boards = st.Find(dispatcher) != nil || s.boards.cachedOrRun(st.Init.Home, maxNavigationAge, firstAnswerTimeout).exists
+	return boards, s.sandboxes.cachedOrRun(st.Init.Home, maxNavigationAge, firstAnswerTimeout).exists
 }
 
 // Programs are functions that run other programs of hinit and return their output in JSON. home is hinit's data directory. If the
@@ -170,9 +170,9 @@ type Programs struct {
 }
 
 const (
-	pageAge        = 2 * time.Second  // maximum age of an answer on the page of the boards or sandboxes
-	navigationAge  = 30 * time.Second // maximum age of an answer for the navigation entries
-	programTimeout = 5 * time.Second
+	maxPageAge       = 2 * time.Second  // maximum age of an answer on the page of the boards or sandboxes
+	maxNavigationAge = 30 * time.Second // maximum age of an answer for the navigation entries
+	programTimeout   = 5 * time.Second
 
 	firstAnswerTimeout = time.Second // how long a page waits for the first answer
 )
@@ -195,16 +195,16 @@ type programResult struct {
 	fault  string    // error of the last run, after which text is outdated; "" if the run succeeded
 }
 
-// latest returns the cached answer if it is younger than old. Otherwise it runs the program and waits at most for patience. If
-// the program takes longer, latest returns the old answer.
-func (s *programOutput) latest(home string, old, patience time.Duration) programResult {
+// cachedOrRun returns the cached answer if it is younger than old. Otherwise it runs the program and waits at most for patience.
+// If the program takes longer, latest returns the old answer.
+func (s *programOutput) cachedOrRun(home string, old, patience time.Duration) programResult {
 	s.mu.Lock()
 	last := s.last
 	s.mu.Unlock()
 	if s.run == nil || !last.at.IsZero() && time.Since(last.at) < old {
 		return last
 	}
-	if !last.at.IsZero() && old == navigationAge {
+	if !last.at.IsZero() && old == maxNavigationAge {
 		patience = 0 // an old answer is better than a wait; the next reader gets the new answer
 	}
 	news := s.running.DoChan("", func() (any, error) { return s.runProgram(home), nil })

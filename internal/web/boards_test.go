@@ -16,14 +16,14 @@ import (
 	"hinit/internal/testkit"
 )
 
-const boardsText = `[{"board":"default","name":"Main","error":"","stats":{"by_status":{"ready":3,"running":1,"blocked":1,"done":7},
+const boardsJSON = `[{"board":"default","name":"Main","error":"","stats":{"by_status":{"ready":3,"running":1,"blocked":1,"done":7},
 "by_assignee":{"coder":{"running":1,"ready":2},"ops":{"blocked":1,"done":7}},"oldest_ready_age_seconds":90},
 "blocked":[{"id":"t_1","title":"EVIL","assignee":"ops","error":"no key"}],
 "runs":[{"task":"t_2","title":"build it","profile":"coder","outcome":"","error":"","started_at":1700000000,"ended_at":0},
 {"task":"t_1","title":"EVIL","profile":"ops","outcome":"crashed","error":"EVIL","started_at":1700000000,"ended_at":1700000065}]},
 {"board":"other","name":"","error":"cannot open the board: it is broken","stats":{"by_status":{},"by_assignee":{},"oldest_ready_age_seconds":0},"blocked":[],"runs":[]}]`
 
-const sandboxesText = `[{"container":"c0ffee","name":"hinit-EVIL","image":"debian:12","task":"EVIL","profile":"coder","labels":{"secret":"LABEL"},"state":"running",
+const sandboxesJSON = `[{"container":"c0ffee","name":"hinit-EVIL","image":"debian:12","task":"EVIL","profile":"coder","labels":{"secret":"LABEL"},"state":"running",
 "created":"2026-01-02T03:04:05Z","exec":"direct","reason":"","commands":2,"idleSince":"2026-01-02T03:04:05Z"},
 {"container":"c0","name":"old","image":"debian:12","task":"a","profile":"coder","state":"exited","created":"2026-01-02T03:04:05Z","exec":"","reason":""}]`
 
@@ -35,8 +35,8 @@ func TestBoardsAndSandboxes(t *testing.T) {
 	key := "sk-" + "ant-api03-" + strings.Repeat("abcd1234", 12)
 	evil := `\"><script>alert(1)</script><img src=x onerror=alert(2)> ` + key
 	dispatches := client.Service{Name: "kanban", State: client.StateUp, Ready: true, StatusText: "3 ready, 2 capped", Since: time.Now()}
-	s := serve(t, Options{Hinit: newFake(coder(), dispatches), Base: "/x", Programs: Programs{
-		Boards: programPrinting(strings.ReplaceAll(boardsText, "EVIL", evil)), Sandboxes: programPrinting(strings.ReplaceAll(sandboxesText, "EVIL", evil)),
+	s := startTestSite(t, Options{Hinit: newFakeHinit(coderGateway(), dispatches), Base: "/x", Programs: Programs{
+		Boards: programPrinting(strings.ReplaceAll(boardsJSON, "EVIL", evil)), Sandboxes: programPrinting(strings.ReplaceAll(sandboxesJSON, "EVIL", evil)),
 	}})
 	for path, wanted := range map[string][]string{
 		"/": {`href="/x/boards"`, `href="/x/sandboxes"`},
@@ -46,7 +46,7 @@ func TestBoardsAndSandboxes(t *testing.T) {
 		},
 		"/sandboxes": {"debian:12", "running", "exited", "direct"},
 	} {
-		code, page := s.do("GET", path, nil)
+		code, page := s.request("GET", path, nil)
 		if code != http.StatusOK {
 			t.Errorf("%s: %d", path, code)
 		}
@@ -70,20 +70,20 @@ func TestWhereThereAreNoBoards(t *testing.T) {
 	for name, o := range map[string]Options{
 		"no programs": {}, "not installed": {Programs: Programs{Boards: missing, Sandboxes: missing}}, "no board": {Programs: Programs{Boards: programPrinting("[]\n")}},
 	} {
-		o.Hinit = newFake(coder())
-		s := serve(t, o)
-		if _, page := s.do("GET", "/", nil); strings.Contains(page, "/boards") || strings.Contains(page, "/sandboxes") {
+		o.Hinit = newFakeHinit(coderGateway())
+		s := startTestSite(t, o)
+		if _, page := s.request("GET", "/", nil); strings.Contains(page, "/boards") || strings.Contains(page, "/sandboxes") {
 			t.Errorf("%s: there are links in\n%s", name, page)
 		}
 		for _, path := range []string{"/boards", "/sandboxes"} {
-			if code, _ := s.do("GET", path, nil); code != http.StatusNotFound {
+			if code, _ := s.request("GET", path, nil); code != http.StatusNotFound {
 				t.Errorf("%s: %s: %d", name, path, code)
 			}
 		}
 	}
-	s := serve(t, Options{Hinit: newFake(coder()), Token: token, Programs: Programs{Boards: programPrinting(boardsText)}})
+	s := startTestSite(t, Options{Hinit: newFakeHinit(coderGateway()), Token: testToken, Programs: Programs{Boards: programPrinting(boardsJSON)}})
 	for _, path := range []string{"/boards", "/login"} {
-		if _, page := s.do("GET", path, nil); strings.Contains(page, "build it") || strings.Contains(page, "/boards") {
+		if _, page := s.request("GET", path, nil); strings.Contains(page, "build it") || strings.Contains(page, "/boards") {
 			t.Errorf("%s without the token: %s", path, page)
 		}
 	}
@@ -108,21 +108,21 @@ func TestAProgramThatFailsOrHangs(t *testing.T) {
 		}
 		return []byte("text"), nil
 	}}
-	if got := b.latest("", time.Hour, testkit.Patience); !got.exists || string(got.text) != "text" || got.fault != "" {
+	if got := b.cachedOrRun("", time.Hour, testkit.Patience); !got.exists || string(got.text) != "text" || got.fault != "" {
 		t.Fatalf("%+v", got)
 	}
 	set("fails")
-	if got := b.latest("", 0, testkit.Patience); !got.exists || string(got.text) != "text" || got.fault != "cannot ask hinit-kanban: no" {
+	if got := b.cachedOrRun("", 0, testkit.Patience); !got.exists || string(got.text) != "text" || got.fault != "cannot ask hinit-kanban: no" {
 		t.Errorf("when it fails: %+v", got)
 	}
 	set("hangs")
 	for range 10 {
-		if got := b.latest("", 0, time.Millisecond); string(got.text) != "text" || got.fault == "" {
+		if got := b.cachedOrRun("", 0, time.Millisecond); string(got.text) != "text" || got.fault == "" {
 			t.Errorf("when it hangs: %+v", got)
 		}
 	}
 	close(hang)
-	if got := b.latest("", 0, testkit.Patience); got.fault != "" {
+	if got := b.cachedOrRun("", 0, testkit.Patience); got.fault != "" {
 		t.Errorf("when it answers again: %+v", got)
 	}
 	if n := asked.Load(); n > 4 || most.Load() != 1 {
@@ -131,21 +131,21 @@ func TestAProgramThatFailsOrHangs(t *testing.T) {
 }
 
 func TestTheListHasWhatServicesUse(t *testing.T) {
-	mine, other := coder(), coder()
+	mine, other := coderGateway(), coderGateway()
 	mine.PID = os.Getpid()
 	other.Name, other.Profile = "a-tool", ""
-	s := serve(t, Options{Hinit: newFake(other, mine), Proc: func(client.Init) string { return "/proc" }})
-	_, page := s.do("GET", "/?order=memory", nil)
+	s := startTestSite(t, Options{Hinit: newFakeHinit(other, mine), Proc: func(client.Init) string { return "/proc" }})
+	_, page := s.request("GET", "/?order=memory", nil)
 	if !strings.Contains(page, ` MB</td>`) || strings.Index(page, "gateway-coder") > strings.Index(page, "a-tool") {
 		t.Errorf("the memory of this process is not first:\n%s", page)
 	}
-	if _, page := s.do("GET", "/service/gateway-coder", nil); !strings.Contains(page, "<dt>Uses</dt>") {
+	if _, page := s.request("GET", "/service/gateway-coder", nil); !strings.Contains(page, "<dt>Uses</dt>") {
 		t.Errorf("there is no memory in\n%s", page)
 	}
-	if _, page := s.do("GET", "/service/a-tool", nil); strings.Contains(page, "<dt>Uses</dt>") {
+	if _, page := s.request("GET", "/service/a-tool", nil); strings.Contains(page, "<dt>Uses</dt>") {
 		t.Errorf("what has no process uses something:\n%s", page)
 	}
-	_, page = s.do("GET", "/?by=profile", nil)
+	_, page = s.request("GET", "/?by=profile", nil)
 	at := -1
 	for _, next := range []string{`data-key="coder"`, `data-name="gateway-coder"`, `data-key=""`, `data-name="a-tool"`} {
 		i := strings.Index(page, next)
@@ -159,7 +159,7 @@ func TestTheListHasWhatServicesUse(t *testing.T) {
 	if got := m.measure(&st); got.cpuKnown || got.view("gateway-coder").CPU != "" || got.view("gateway-coder").Memory == "" {
 		t.Errorf("at first: %+v", got)
 	}
-	m.at = m.at.Add(-measureEvery)
+	m.at = m.at.Add(-measureInterval)
 	if got := m.measure(&st); !got.cpuKnown || !strings.HasSuffix(got.view("gateway-coder").CPU, " %") {
 		t.Errorf("then: %+v", got)
 	}
@@ -168,7 +168,7 @@ func TestTheListHasWhatServicesUse(t *testing.T) {
 		t.Errorf("after an hour: %+v", got)
 	}
 	m.proc = func(client.Init) string { return "" }
-	m.at = m.at.Add(-measureEvery)
+	m.at = m.at.Add(-measureInterval)
 	if got := m.measure(&st); len(got.byName) != 0 {
 		t.Errorf("where nothing is to be seen: %s", fmt.Sprint(got))
 	}

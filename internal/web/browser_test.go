@@ -27,11 +27,11 @@ var pictures = flag.String("pictures", "", "write screenshots into this director
 // browser is Debian's Chromium, controlled over a pipe (--remote-debugging-pipe) by JSON messages that end with a zero byte.
 type browser struct {
 	*testing.T
-	in      *os.File
+	input   *os.File
 	session string
 
 	mu       sync.Mutex
-	next     int
+	nextID   int
 	waiting  map[int]chan json.RawMessage
 	problems []string // errors of the console, and exceptions of the page
 }
@@ -60,7 +60,7 @@ func newBrowser(t *testing.T) *browser {
 		t.Fatal(err)
 	}
 	_, _ = read.Close(), write.Close()
-	b := &browser{T: t, in: in, waiting: map[int]chan json.RawMessage{}}
+	b := &browser{T: t, input: in, waiting: map[int]chan json.RawMessage{}}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -118,7 +118,7 @@ func (b *browser) listen(r *bufio.Reader) {
 
 func (b *browser) call(result any, method string, params map[string]any) {
 	b.Helper()
-	reply := b.ask(method, params)
+	reply := b.sendCommand(method, params)
 	if strings.HasPrefix(string(reply), failedJSON) {
 		b.Fatalf("%s: %s", method, reply)
 	}
@@ -131,12 +131,12 @@ func (b *browser) call(result any, method string, params map[string]any) {
 
 const failedJSON = `{"failed"`
 
-func (b *browser) ask(method string, params map[string]any) json.RawMessage {
+func (b *browser) sendCommand(method string, params map[string]any) json.RawMessage {
 	b.Helper()
 	answer := make(chan json.RawMessage, 1)
 	b.mu.Lock()
-	b.next++
-	id := b.next
+	b.nextID++
+	id := b.nextID
 	b.waiting[id] = answer
 	message := map[string]any{"id": id, "method": method}
 	if params != nil {
@@ -147,7 +147,7 @@ func (b *browser) ask(method string, params map[string]any) json.RawMessage {
 	}
 	text, err := json.Marshal(message)
 	if err == nil {
-		_, err = b.in.Write(append(text, 0))
+		_, err = b.input.Write(append(text, 0))
 	}
 	b.mu.Unlock()
 	if err != nil {
@@ -162,8 +162,8 @@ func (b *browser) ask(method string, params map[string]any) json.RawMessage {
 	}
 }
 
-// eval runs a script in the page and returns its value.
-func (b *browser) eval(script string) any {
+// evalScript runs a script in the page and returns its value.
+func (b *browser) evalScript(script string) any {
 	b.Helper()
 	var reply struct {
 		Result           struct{ Value any }
@@ -176,10 +176,10 @@ func (b *browser) eval(script string) any {
 	return reply.Result.Value
 }
 
-func (b *browser) until(script string) {
+func (b *browser) waitFor(script string) {
 	b.Helper()
 	testkit.Until(b.T, script, func() bool {
-		reply := b.ask("Runtime.evaluate", map[string]any{"expression": script, "returnByValue": true, "awaitPromise": true})
+		reply := b.sendCommand("Runtime.evaluate", map[string]any{"expression": script, "returnByValue": true, "awaitPromise": true})
 		var is struct{ Result struct{ Value any } }
 		return json.Unmarshal(reply, &is) == nil && is.Result.Value == true // the script fails while the page changes
 	})
@@ -188,10 +188,10 @@ func (b *browser) until(script string) {
 func (b *browser) open(url string) {
 	b.Helper()
 	b.call(nil, "Page.navigate", map[string]any{"url": url})
-	b.until(`location.href === ` + fmt.Sprintf("%q", url) + ` && document.readyState === 'complete'`)
+	b.waitFor(`location.href === ` + fmt.Sprintf("%q", url) + ` && document.readyState === 'complete'`)
 }
 
-func (b *browser) key(name string, code, modifiers int) {
+func (b *browser) pressKey(name string, code, modifiers int) {
 	b.Helper()
 	text := map[string]string{"Enter": "\r"}[name]
 	for _, kind := range []string{"keyDown", "keyUp"} {
@@ -199,7 +199,7 @@ func (b *browser) key(name string, code, modifiers int) {
 	}
 }
 
-func (b *browser) dark(is bool) {
+func (b *browser) setDark(is bool) {
 	value := "light"
 	if is {
 		value = "dark"
@@ -207,11 +207,11 @@ func (b *browser) dark(is bool) {
 	b.call(nil, "Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": value}}})
 }
 
-func (b *browser) size(width, height int) {
+func (b *browser) setSize(width, height int) {
 	b.call(nil, "Emulation.setDeviceMetricsOverride", map[string]any{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false})
 }
 
-func (b *browser) picture(name string) {
+func (b *browser) savePicture(name string) {
 	if *pictures == "" {
 		return
 	}
@@ -226,8 +226,8 @@ func (b *browser) picture(name string) {
 	}
 }
 
-// contrast returns the texts of a page with a contrast of less than 6 to 1 (WCAG 2.2, 1.4.3, requires 4.5).
-const contrast = `(() => {
+// lowContrastScript returns the texts of a page with a contrast of less than 6 to 1 (WCAG 2.2, 1.4.3, requires 4.5).
+const lowContrastScript = `(() => {
   const parse = (c) => (c.match(/[\d.]+/g) || []).map(Number);
   const light = ([r, g, b]) => { const f = (v) => { v /= 255; return v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; }; return .2126 * f(r) + .7152 * f(g) + .0722 * f(b); };
   const back = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor); if (c.length === 3 || c[3] === 1) return c; } return [255, 255, 255]; };
@@ -256,7 +256,7 @@ func TestInABrowser(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "current"), []byte(log.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := newFake()
+	f := newFakeHinit()
 	states := []string{client.StateUp, client.StateUp, client.StateUp, client.StateBackoff, client.StateParked, client.StateDown}
 	code := 78
 	since := time.Now().Add(-time.Hour)
@@ -266,7 +266,7 @@ func TestInABrowser(t *testing.T) {
 			Ready: i%6 == 0 || i%6 == 2, Restarts: i % 7, Reason: "exited with code 78", Log: filepath.Join(dir, "current"), Command: []string{"hermes", "gateway", "run"}, PID: 100 + i,
 		}
 		if s.State == client.StateParked {
-			s.LastExit = &client.Exit{Code: &code, Cause: "config", At: since, Tail: []string{"no API key"}}
+			s.LastExit = &client.Exit{Code: &code, Cause: "config", EndedAt: since, Tail: []string{"no API key"}}
 			s.Problem = "its configuration is wrong: <img src=x onerror=console.log('xss')>"
 		}
 		stat := fmt.Sprintf("%d (agent) S 1 %[1]d %[1]d 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1 0 %d 0", s.PID, 20000+97*i)
@@ -280,32 +280,32 @@ func TestInABrowser(t *testing.T) {
 		if i%2 == 1 {
 			from, to = to, from
 		}
-		f.events = append(f.events, client.Event{Seq: uint64(i + 1), At: time.Now().Add(time.Duration(i*3-50) * time.Minute), Service: "gateway-003", From: from, To: to})
+		f.events = append(f.events, client.Event{Seq: uint64(i + 1), At: time.Now().Add(time.Duration(i*3-50) * time.Minute), Service: "gateway-003", FromState: from, ToState: to})
 	}
 	var boards atomic.Pointer[string]
-	text := boardsText
+	text := boardsJSON
 	boards.Store(&text)
-	s := serve(t, Options{Hinit: f, Token: token, Proc: func(client.Init) string { return dir + "/proc" }, Programs: Programs{Sandboxes: programPrinting(sandboxesText), Boards: func(context.Context, string) ([]byte, error) {
+	s := startTestSite(t, Options{Hinit: f, Token: testToken, Proc: func(client.Init) string { return dir + "/proc" }, Programs: Programs{Sandboxes: programPrinting(sandboxesJSON), Boards: func(context.Context, string) ([]byte, error) {
 		return []byte(*boards.Load()), nil
 	}}})
 	b := newBrowser(t)
-	b.size(1280, 800)
+	b.setSize(1280, 800)
 
 	// Log in with the keyboard alone. The field must have the focus.
 	b.open(s.url + "/login")
-	b.call(nil, "Input.insertText", map[string]any{"text": token})
-	b.key("Enter", 13, 0)
-	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 500`)
-	b.until(`document.getElementById('live').textContent === 'live'`)
+	b.call(nil, "Input.insertText", map[string]any{"text": testToken})
+	b.pressKey("Enter", 13, 0)
+	b.waitFor(`document.querySelectorAll('#rows tr[data-name]').length === 500`)
+	b.waitFor(`document.getElementById('live').textContent === 'live'`)
 
 	// A change must appear on the page by itself.
-	b.eval(`window.hit = new Promise((done) => new MutationObserver(() => {
+	b.evalScript(`window.hit = new Promise((done) => new MutationObserver(() => {
 	  const row = document.querySelector('[data-name="gateway-000"] .state');
 	  if (row && row.textContent.includes('backoff')) done(Date.now());
 	}).observe(document.getElementById('rows'), {childList: true, subtree: true})); 0`)
 	changed := time.Now()
-	f.set(func() { f.services[0].State = client.StateBackoff })
-	at, _ := b.eval(`window.hit`).(float64)
+	f.change(func() { f.services[0].State = client.StateBackoff })
+	at, _ := b.evalScript(`window.hit`).(float64)
 	if took := time.UnixMilli(int64(at)).Sub(changed); took > testkit.Patience/4 {
 		t.Errorf("a change took %v", took)
 	} else {
@@ -313,73 +313,73 @@ func TestInABrowser(t *testing.T) {
 	}
 
 	// Type into the filter.
-	b.eval(`document.getElementById('q').focus()`)
+	b.evalScript(`document.getElementById('q').focus()`)
 	b.call(nil, "Input.insertText", map[string]any{"text": "gateway-49"})
-	b.until(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden).length === 10`)
-	f.set(func() { f.services[490].Restarts = 1000 })
-	b.until(`document.querySelector('[data-name="gateway-490"]').textContent.includes('1000')`)
+	b.waitFor(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden).length === 10`)
+	f.change(func() { f.services[490].Restarts = 1000 })
+	b.waitFor(`document.querySelector('[data-name="gateway-490"]').textContent.includes('1000')`)
 
 	// The list must have a heading for each profile, and then its usual groups again.
 	choose := func(id, value string) {
-		b.eval(fmt.Sprintf(`(() => { const o = document.getElementById(%q); o.value = %q; o.dispatchEvent(new Event('change')); })()`, id, value))
+		b.evalScript(fmt.Sprintf(`(() => { const o = document.getElementById(%q); o.value = %q; o.dispatchEvent(new Event('change')); })()`, id, value))
 	}
 	choose("by", "profile")
-	b.until(`[...document.querySelectorAll('#rows details')].filter((d) => !d.hidden).map((d) => d.dataset.key + [...d.querySelectorAll('tr[data-name]')].map((r) => r.dataset.name)).join() === '` +
+	b.waitFor(`[...document.querySelectorAll('#rows details')].filter((d) => !d.hidden).map((d) => d.dataset.key + [...d.querySelectorAll('tr[data-name]')].map((r) => r.dataset.name)).join() === '` +
 		`490gateway-490,491gateway-491,492gateway-492,493gateway-493,494gateway-494,495gateway-495,496gateway-496,497gateway-497,498gateway-498,499gateway-499'`)
 	choose("by", "")
-	b.until(`document.querySelectorAll('#rows details').length === 3 && document.querySelectorAll('#rows tr[data-name]').length === 500`)
-	b.eval(`document.getElementById('q').focus()`)
+	b.waitFor(`document.querySelectorAll('#rows details').length === 3 && document.querySelectorAll('#rows tr[data-name]').length === 500`)
+	b.evalScript(`document.getElementById('q').focus()`)
 
 	// Tab and Enter alone must lead from the filter to a service and its buttons. A change of the row must keep the focus.
 	tabTo := func(what, script string) {
 		t.Helper()
 		for range 40 {
-			if b.eval(`(() => { const e = document.activeElement; return `+script+`; })()`) == true {
+			if b.evalScript(`(() => { const e = document.activeElement; return `+script+`; })()`) == true {
 				return
 			}
-			b.key("Tab", 9, 0)
+			b.pressKey("Tab", 9, 0)
 		}
 		t.Fatalf("no tab leads to %s", what)
 	}
 	tabTo("the service", `e.textContent === 'gateway-490'`)
-	f.set(func() { f.services[490].Restarts = 2000 })
-	b.until(`document.querySelector('[data-name="gateway-490"]').textContent.includes('2000')`)
-	if b.eval(`document.activeElement.textContent`) != "gateway-490" {
+	f.change(func() { f.services[490].Restarts = 2000 })
+	b.waitFor(`document.querySelector('[data-name="gateway-490"]').textContent.includes('2000')`)
+	if b.evalScript(`document.activeElement.textContent`) != "gateway-490" {
 		t.Error("a change of the row takes the focus away")
 	}
-	if b.eval(`getComputedStyle(document.activeElement).outlineStyle`) != "solid" {
+	if b.evalScript(`getComputedStyle(document.activeElement).outlineStyle`) != "solid" {
 		t.Error("the focus can't be seen")
 	}
-	b.key("Enter", 13, 0)
-	b.until(`location.pathname === '/service/gateway-490' && document.readyState === 'complete'`)
+	b.pressKey("Enter", 13, 0)
+	b.waitFor(`location.pathname === '/service/gateway-490' && document.readyState === 'complete'`)
 	tabTo("the button", `e.textContent === 'Restart'`)
-	b.key("Enter", 13, 0)
-	b.until(`location.search === '?done=restart' && document.readyState === 'complete'`)
+	b.pressKey("Enter", 13, 0)
+	b.waitFor(`location.search === '?done=restart' && document.readyState === 'complete'`)
 	if got := fmt.Sprint(f.orders()); got != "[restart gateway-490]" {
 		t.Errorf("hinit was told %s", got)
 	}
-	if b.eval(`document.getElementById('log').textContent.includes('line 29 of the log <b>bold</b>')`) != true {
+	if b.evalScript(`document.getElementById('log').textContent.includes('line 29 of the log <b>bold</b>')`) != true {
 		t.Error("the log is not shown as it is")
 	}
 
 	// The board must reload without a click.
 	b.open(s.url + "/boards")
-	text2 := strings.Replace(boardsText, `"title":"build it"`, `"title":"build <b>more</b>"`, 1)
+	text2 := strings.Replace(boardsJSON, `"title":"build it"`, `"title":"build <b>more</b>"`, 1)
 	boards.Store(&text2)
-	b.until(`document.querySelector('[data-again]').textContent.includes('build <b>more</b>')`)
+	b.waitFor(`document.querySelector('[data-again]').textContent.includes('build <b>more</b>')`)
 
 	// All texts must be readable, light and dark, on a telephone and on a wall, and no page may be wider than a telephone.
 	for _, dark := range []bool{false, true} {
-		b.dark(dark)
+		b.setDark(dark)
 		word := map[bool]string{false: "light", true: "dark"}[dark]
 		for name, path := range map[string]string{"list": "/", "service": "/service/gateway-004", "timeline": "/events", "login": "/login", "boards": "/boards", "sandboxes": "/sandboxes", "profiles": "/?by=profile&q=gateway-49", "log": "/service/gateway-004/log", "stop": "/service/gateway-004/stop"} {
 			b.open(s.url + path)
 			for _, width := range []int{360, 1280} {
-				b.size(width, 800)
-				if bad := b.eval(contrast); bad != "" {
+				b.setSize(width, 800)
+				if bad := b.evalScript(lowContrastScript); bad != "" {
 					t.Errorf("%s, %s, %d wide: %v", name, word, width, bad)
 				}
-				if wide, _ := b.eval(`document.documentElement.scrollWidth`).(float64); int(wide) > width {
+				if wide, _ := b.evalScript(`document.documentElement.scrollWidth`).(float64); int(wide) > width {
 					t.Errorf("%s, %s: %v wide on a screen of %d", name, word, wide, width)
 				}
 			}

@@ -15,18 +15,18 @@ func TestThePageTakesThePatternsOfTheCommandLine(t *testing.T) {
 	for i := range services {
 		services[i].Profile = strings.TrimPrefix(services[i].Name, "gateway-")
 	}
-	f := newFake(services...)
-	s := serve(t, Options{Hinit: f, Token: token})
+	f := newFakeHinit(services...)
+	s := startTestSite(t, Options{Hinit: f, Token: testToken})
 	b := (*browser)(nil)
 	if !testing.Short() {
 		b = newBrowser(t)
-		b.size(1280, 800)
+		b.setSize(1280, 800)
 		b.open(s.url + "/login")
-		b.call(nil, "Input.insertText", map[string]any{"text": token})
-		b.key("Enter", 13, 0)
-		b.until(`document.querySelectorAll('#rows tr[data-name]').length === 4`)
+		b.call(nil, "Input.insertText", map[string]any{"text": testToken})
+		b.pressKey("Enter", 13, 0)
+		b.waitFor(`document.querySelectorAll('#rows tr[data-name]').length === 4`)
 	}
-	s.do("POST", "/login", map[string][]string{"token": {token}})
+	s.request("POST", "/login", map[string][]string{"token": {testToken}})
 	for _, word := range []string{"p*", "pay-*", "*-out", "cod?r", "[ps]a*", "gateway-*", "@pay", "@payroll", "@", "[", "*"} {
 		var want []string
 		for i := range services {
@@ -34,7 +34,7 @@ func TestThePageTakesThePatternsOfTheCommandLine(t *testing.T) {
 				want = append(want, services[i].Name)
 			}
 		}
-		_, page := s.do("GET", "/?by=none&q="+strings.NewReplacer("@", "%40", "[", "%5B", "?", "%3F").Replace(word), nil)
+		_, page := s.request("GET", "/?by=none&q="+strings.NewReplacer("@", "%40", "[", "%5B", "?", "%3F").Replace(word), nil)
 		var got []string
 		for part := range strings.SplitSeq(page, `<tr data-name="`) {
 			if name, _, is := strings.Cut(part, `"`); is && !strings.HasPrefix(part, "<") {
@@ -47,19 +47,19 @@ func TestThePageTakesThePatternsOfTheCommandLine(t *testing.T) {
 			t.Errorf("%q finds %q without scripts, and %q on the command line", word, got, want)
 		}
 		if b != nil {
-			b.eval(fmt.Sprintf(`(() => { const q = document.getElementById('q'); q.value = %q; q.dispatchEvent(new Event('input')); })()`, word))
-			b.until(fmt.Sprintf(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden).map((r) => r.dataset.name).sort().join() === %q`, strings.Join(want, ",")))
+			b.evalScript(fmt.Sprintf(`(() => { const q = document.getElementById('q'); q.value = %q; q.dispatchEvent(new Event('input')); })()`, word))
+			b.waitFor(fmt.Sprintf(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden).map((r) => r.dataset.name).sort().join() === %q`, strings.Join(want, ",")))
 		}
 	}
 	if b == nil {
 		return
 	}
 	// The filter must also apply to a later service.
-	b.eval(`(() => { const q = document.getElementById('q'); q.value = 'pay-*'; q.dispatchEvent(new Event('input')); })()`)
-	f.set(func() {
-		late := coder()
+	b.evalScript(`(() => { const q = document.getElementById('q'); q.value = 'pay-*'; q.dispatchEvent(new Event('input')); })()`)
+	f.change(func() {
+		late := coderGateway()
 		late.Name = "pay-late"
 		f.services = append(f.services, late)
 	})
-	b.until(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden).map((r) => r.dataset.name).sort().join() === 'pay-in,pay-late,pay-out'`)
+	b.waitFor(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden).map((r) => r.dataset.name).sort().join() === 'pay-in,pay-late,pay-out'`)
 }

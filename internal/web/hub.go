@@ -25,7 +25,7 @@ const (
 	retryPause           = time.Second      // pause between two attempts to connect to hinit
 	reconnectAfter       = 6 * time.Second  // after this time without a line, the hub opens the stream again
 	staleAfter           = 3 * time.Second  // after this time without a line, the page calls the status old; more than client.WatchInterval
-	sharedAge            = time.Second      // a fetched status serves other requests up to this age
+	maxSharedStatusAge   = time.Second      // a fetched status serves other requests up to this age
 	statusTimeLimit      = 5 * time.Second  // time limit of a request for the status
 	watchAfterLastReader = 10 * time.Second // how long the hub continues to follow the status after the last reader has left
 	maxVersions          = 16               // number of stored versions; also the number of changes that each version caches
@@ -86,12 +86,12 @@ func (h *hub) run(ctx context.Context) {
 	measure := func(ctx context.Context) {
 		for ctx.Err() == nil {
 			_, _ = h.currentStatus(ctx)
-			pause.For(ctx, pointEvery)
+			pause.For(ctx, pointInterval)
 		}
 	}
 	var wg sync.WaitGroup
 	for doing, do := range map[string]func(context.Context){"measure the last hour": measure, "follow the events": h.followEvents, "follow the status": h.followStatus} {
-		wg.Go(guard.Func(doing, func() { do(ctx) }))
+		wg.Go(guard.WrapFunc(doing, func() { do(ctx) }))
 	}
 	wg.Wait()
 }
@@ -104,7 +104,7 @@ func (h *hub) followStatus(ctx context.Context) {
 		}
 		watch, cancel := context.WithCancel(ctx)
 		alarm := time.AfterFunc(reconnectAfter, cancel)
-		old := time.AfterFunc(staleAfter, func() { h.setStatus(client.Status{}, errSilent) })
+		old := time.AfterFunc(staleAfter, func() { h.setStatus(client.Status{}, errNoAnswer) })
 		st := client.Status{}
 		err := h.hinit.Watch(watch, func(c client.StatusChange) error {
 			alarm.Reset(reconnectAfter)
@@ -115,14 +115,14 @@ func (h *hub) followStatus(ctx context.Context) {
 			c.Apply(&st)
 			h.setStatus(st, nil)
 			if !h.hasReaders() {
-				return errNoReader
+				return errNoReaders
 			}
 			return nil
 		})
 		alarm.Stop()
 		old.Stop()
 		cancel()
-		if err != nil && err != errNoReader && ctx.Err() == nil { //nolint:errorlint // errNoReader is returned unwrapped
+		if err != nil && err != errNoReaders && ctx.Err() == nil { //nolint:errorlint // errNoReaders is returned unwrapped
 			h.setStatus(client.Status{}, err)
 		}
 		pause.For(ctx, retryPause/4)
@@ -154,8 +154,8 @@ func (h *hub) addReader() (leave func()) {
 func (h *hub) followEvents(ctx context.Context) {
 	var last uint64
 	for ctx.Err() == nil {
-		err := h.hinit.Events(ctx, client.EventOptions{Since: last, Follow: true}, func(e client.Event) error {
-			if e.Lost > 0 {
+		err := h.hinit.Events(ctx, client.EventOptions{AfterSeq: last, Follow: true}, func(e client.Event) error {
+			if e.LostCount > 0 {
 				return nil
 			}
 			if e.Seq <= last {
@@ -186,7 +186,7 @@ func (h *hub) currentStatus(ctx context.Context) (client.Status, error) {
 	recent := func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		return time.Since(h.statusStoredAt) < sharedAge || h.readers > 0 && time.Since(h.statusStoredAt) < reconnectAfter
+		return time.Since(h.statusStoredAt) < maxSharedStatusAge || h.readers > 0 && time.Since(h.statusStoredAt) < reconnectAfter
 	}
 	if !recent() {
 		h.fetching.Lock()
@@ -252,7 +252,7 @@ func (h *hub) setStatus(st client.Status, failed error) {
 
 // distinctServices returns at most maxRows services, without invalid and repeated names.
 func distinctServices(list []client.Service) []client.Service {
-	list = lo.Filter(list, func(s client.Service, _ int) bool { return s.Name != "" && show.Line(s.Name) == s.Name })
+	list = lo.Filter(list, func(s client.Service, _ int) bool { return s.Name != "" && show.EscapeLine(s.Name) == s.Name })
 	list = lo.UniqBy(list, func(s client.Service) string { return s.Name })
 	return list[:min(len(list), maxRows)]
 }

@@ -18,17 +18,17 @@ import (
 // The right token must open the page and the metrics even while other clients must wait after wrong guesses.
 func TestWrongTokensDoNotLockTheOwnerOut(t *testing.T) {
 	metrics := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("# EOF\n")) })
-	s := serve(t, Options{Hinit: newFake(coder()), Token: token, Metrics: metrics})
+	s := startTestSite(t, Options{Hinit: newFakeHinit(coderGateway()), Token: testToken, Metrics: metrics})
 	got := map[int]int{}
 	for range 30 {
-		code, _ := s.do("GET", "/metrics", nil, "Authorization", "Bearer wrong", "Accept", "text/plain")
+		code, _ := s.request("GET", "/metrics", nil, "Authorization", "Bearer wrong", "Accept", "text/plain")
 		got[code]++
 	}
 	if got[http.StatusUnauthorized] < 10 || got[http.StatusTooManyRequests] < 10 {
 		t.Errorf("wrong tokens are answered with %v", got)
 	}
 	for range 20 {
-		if code, text := s.do("GET", "/metrics", nil, "Authorization", "Bearer "+token); code != http.StatusOK {
+		if code, text := s.request("GET", "/metrics", nil, "Authorization", "Bearer "+testToken); code != http.StatusOK {
 			t.Fatalf("the right token is answered with %d: %s", code, text)
 		}
 	}
@@ -63,7 +63,7 @@ func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 	}
 	for p.acquire("10.0.0.1") {
 	}
-	if p.acquire("10.0.0.2") || !p.acquire(ownerKey) {
+	if p.acquire("10.0.0.2") || !p.acquire(ownerLimitKey) {
 		t.Error("all places are taken, and only the owner finds one")
 	}
 	p.release("10.0.0.1")
@@ -74,14 +74,14 @@ func TestTheStreamsOfOneReaderLeaveRoomForOthers(t *testing.T) {
 
 // The comparison of the Host header ignores case: LocalHost means localhost.
 func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
-	s := serve(t, Options{Hinit: newFake(coder()), AllowedHosts: []string{"NAS.lan."}})
+	s := startTestSite(t, Options{Hinit: newFakeHinit(coderGateway()), AllowedHosts: []string{"NAS.lan."}})
 	for _, host := range []string{"localhost", "LOCALHOST", "localhost.", "LocalHost.:80", "nas.LAN", "127.0.0.1", "[::1]:9"} {
-		if code, _ := s.do("GET", "/", nil, "Host", host); code != http.StatusOK {
+		if code, _ := s.request("GET", "/", nil, "Host", host); code != http.StatusOK {
 			t.Errorf("%q is answered with %d", host, code)
 		}
 	}
 	for _, host := range []string{"localhost.evil.example", "evil.example", "nas.lan.evil", "localhost..", ""} {
-		if s.knownHost(&http.Request{Host: host}) {
+		if s.isKnownHost(&http.Request{Host: host}) {
 			t.Errorf("%q is taken for this machine", host)
 		}
 	}
@@ -91,7 +91,7 @@ func TestNamesOfThisMachineHaveNoCase(t *testing.T) {
 func statusWithHistory(s *Server, n int) (list []client.Service) {
 	used := usageSample{byName: make(map[string]procusage.Usage), cpuKnown: true, lines: make(map[string][2]string)}
 	for i := range n {
-		v := coder()
+		v := coderGateway()
 		v.Name, v.Profile, v.PID = fmt.Sprintf("gateway-customer-%03d", i), fmt.Sprintf("customer-%03d", i), 100+i
 		values := make([]float32, graphPoints)
 		for k := range values {
@@ -109,23 +109,23 @@ func statusWithHistory(s *Server, n int) (list []client.Service) {
 }
 
 func TestThePageOf500ServicesIsSmall(t *testing.T) {
-	f := newFake()
-	s := serve(t, Options{Hinit: f})
+	f := newFakeHinit()
+	s := startTestSite(t, Options{Hinit: f})
 	list := statusWithHistory(s.Server, 500)
-	f.set(func() { f.services = list })
+	f.change(func() { f.services = list })
 	testkit.Until(t, "all are shown", func() bool {
-		_, page := s.do("GET", "/", nil)
+		_, page := s.request("GET", "/", nil)
 		return strings.Count(page, "<path") == 1000+1 && len(page) < 300_000 // 1000 in the services, and one in the logo
 	})
 }
 
 // BenchmarkAStatusOf500 measures the cost of one second of a live page with few changes.
 func BenchmarkAStatusOf500(b *testing.B) {
-	s, err := New(Options{Hinit: newFake(), Metrics: http.NotFoundHandler(), LogReader: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
+	s, err := New(Options{Hinit: newFakeHinit(), Metrics: http.NotFoundHandler(), LogReader: func(client.Init) (*fsutil.Actor, error) { return fsutil.ProcessActor(), nil }})
 	if err != nil {
 		b.Fatal(err)
 	}
-	st := client.Status{Version: client.StatusVersion, Init: running, Services: statusWithHistory(s, 500)}
+	st := client.Status{Version: client.StatusVersion, Init: runningInit, Services: statusWithHistory(s, 500)}
 	for b.Loop() {
 		st.Services[b.N%500].Restarts++
 		s.hub.setStatus(st, nil)
@@ -135,13 +135,13 @@ func BenchmarkAStatusOf500(b *testing.B) {
 // The page must show, as the status does, which parts of a profile's isolation are in force.
 func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
 	for want, i := range map[string]*client.Isolation{
-		"<dd>user (uid 20001, Landlock ABI 7, seccomp)</dd>": {Mode: "user", InForce: []string{"uid 20001", "Landlock ABI 7", "seccomp"}},
+		"<dd>user (uid 20001, Landlock ABI 7, seccomp)</dd>": {Mode: "user", Restrictions: []string{"uid 20001", "Landlock ABI 7", "seccomp"}},
 		"files, NOT IN FORCE: its process began without it":  {Mode: "files"},
 		"": nil,
 	} {
-		gateway := coder()
+		gateway := coderGateway()
 		gateway.PID, gateway.Isolation = 4711, i
-		_, page := serve(t, Options{Hinit: newFake(gateway)}).do("GET", "/service/"+gateway.Name, nil)
+		_, page := startTestSite(t, Options{Hinit: newFakeHinit(gateway)}).request("GET", "/service/"+gateway.Name, nil)
 		if !strings.Contains(page, want) || strings.Contains(page, "<dt>Isolation</dt>") != (i != nil) {
 			t.Errorf("the page does not say %q:\n%s", want, page)
 		}
@@ -150,13 +150,13 @@ func TestThePageSaysWhatIsolatesAProfile(t *testing.T) {
 
 // An open page must get no news after the end of its session.
 func TestAPageWasKeptUpToDateAfterItsSession(t *testing.T) {
-	s := serve(t, Options{Hinit: newFake(coder()), Token: token})
+	s := startTestSite(t, Options{Hinit: newFakeHinit(coderGateway()), Token: testToken})
 	s.heartbeatPause = 100 * time.Millisecond
 	until := strconv.FormatInt(time.Now().Add(2*time.Second).Unix(), 10)
 	s.jar[sessionCookie] = until + "." + sign(s.sessionKey, until)
 	ended := make(chan int, 1)
 	go func() {
-		code, _ := s.do("GET", "/live", nil)
+		code, _ := s.request("GET", "/live", nil)
 		ended <- code
 	}()
 	select {

@@ -50,8 +50,8 @@ type group struct {
 	Rows                    []template.HTML
 }
 
-// notSortable is the Order of a column without sorting.
-const notSortable = "-"
+// unsortableColumn is the Order of a column without sorting.
+const unsortableColumn = "-"
 
 var (
 	columns = []column{
@@ -60,11 +60,11 @@ var (
 		{"", "since", "n age", "Since"},
 		{"", "restarts", "n few", "Restarts"},
 		{"", "cpu", "n few", "CPU"},
-		{"", notSortable, "line", "last hour"},
+		{"", unsortableColumn, "line", "last hour"},
 		{"", "memory", "n mem", "Memory"},
-		{"", notSortable, "line", "last hour"},
-		{"", notSortable, "exit", "Last exit"},
-		{"", notSortable, "note", "Note"},
+		{"", unsortableColumn, "line", "last hour"},
+		{"", unsortableColumn, "exit", "Last exit"},
+		{"", unsortableColumn, "note", "Note"},
 	}
 	// grades are the states by which users can group and filter the list. The Class of each stateMark identifies the state.
 	grades    = []stateMark{{"bad", "✖", "in trouble"}, {"wait", "◐", "on the way"}, {"good", "●", "up"}, {"off", "○", "down"}}
@@ -80,7 +80,7 @@ func (s *Server) showList(w http.ResponseWriter, r *http.Request) {
 	title := "Services"
 	if name := r.PathValue("name"); name != "" {
 		if !slices.ContainsFunc(rows, func(row row) bool { return row.view.Group == name }) {
-			s.noService(w, r, err)
+			s.showServiceError(w, r, err)
 			return
 		}
 		title, page.Query, page.GroupedBy, page.Orders = "@"+name, "@"+name, "none", s.ordersFor(r, "group", name)
@@ -104,7 +104,7 @@ func (s *Server) showList(w http.ResponseWriter, r *http.Request) {
 	}
 	page.Columns = slices.Clone(columns)
 	for i := range page.Columns {
-		if c := &page.Columns[i]; c.Order != notSortable {
+		if c := &page.Columns[i]; c.Order != unsortableColumn {
 			c.Link = link("order", c.Order)
 		}
 	}
@@ -259,7 +259,7 @@ func (s *Server) streamList(w http.ResponseWriter, r *http.Request) {
 			data, now, more := s.hub.changesSince(version, only)
 			// Send all changes of the pause together.
 			version = now
-			if data != "" && (!pause.Send(ctx, out, []byte(data)) || !pause.For(ctx, minPause)) {
+			if data != "" && (!pause.Send(ctx, out, []byte(data)) || !pause.For(ctx, minChangeInterval)) {
 				return
 			}
 			pause.Until(ctx, more)

@@ -24,10 +24,10 @@ import (
 )
 
 const (
-	defaultLines = 200
-	maxLines     = 2000
-	maxBytes     = 4 << 20          // limit of the text of the lines on one page, in bytes
-	linkContext  = 10 * time.Minute // how far before the line of a link the shown log begins
+	defaultLines    = 200
+	maxLines        = 2000
+	maxBytes        = 4 << 20          // limit of the text of the lines on one page, in bytes
+	linkContextTime = 10 * time.Minute // how far before the line of a link the shown log begins
 )
 
 // errEnoughLines stops the reading of a log after enough lines.
@@ -48,9 +48,9 @@ type logView struct {
 
 type logLine struct{ ID, Time, Text, Class string }
 
-// searchTime and writeTime limit the duration of a search and of writing an answer. They are variables because tests with the
-// race detector need more time.
-var searchTime, writeTime = 4 * time.Second, 10 * time.Second
+// searchTimeout and writeTimeout limit the duration of a search and of writing an answer. They are variables because tests with
+// the race detector need more time.
+var searchTimeout, writeTimeout = 4 * time.Second, 10 * time.Second
 
 // searchPeriods are the periods that the form of the search offers.
 var searchPeriods = [][2]string{{"", "from any time"}, {"10m", "last 10 minutes"}, {"1h", "last hour"}, {"24h", "last day"}, {"168h", "last week"}}
@@ -65,13 +65,13 @@ type logSearch struct {
 }
 
 func newSearch(r *http.Request, log string, n int) *logSearch {
-	s := &logSearch{text: bytes.ToLower([]byte(r.FormValue("q"))), minLevel: loglevel.Named([]byte(r.FormValue("level")))}
+	s := &logSearch{text: bytes.ToLower([]byte(r.FormValue("q"))), minLevel: loglevel.Parse([]byte(r.FormValue("level")))}
 	s.Dir, s.LastLines = filepath.Dir(log), n
 	if d, err := time.ParseDuration(r.FormValue("since")); err == nil && d > 0 {
 		s.Since, s.LastLines = time.Now().Add(-d), -1
 	}
 	if at := lineTimeParameter(r); !at.IsZero() {
-		s.Since, s.LastLines = at.Add(-linkContext), -1
+		s.Since, s.LastLines = at.Add(-linkContextTime), -1
 	}
 	if len(s.text) > 0 || s.minLevel != 0 {
 		s.LastLines = -1
@@ -95,8 +95,8 @@ const maxLine = 16 << 10
 func (s *logSearch) parseMatch(line []byte) (out logLine, is bool) {
 	line = s.mask.Hide(line, nil) // hide secrets first, because a cut could leave the beginning of a secret
 	line = line[:min(len(line), maxLine)]
-	written, text, _ := reader.Split(line)
-	level := s.lines.Of(text)
+	written, text, _ := reader.SplitLine(line)
+	level := s.lines.OfNextLine(text)
 	if level < s.minLevel || !bytes.Contains(bytes.ToLower(line), s.text) {
 		return out, false
 	}
@@ -126,7 +126,7 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 		view.Note = "It has no log file; its output is in the container's log."
 		return view
 	}
-	if l := loglevel.Named([]byte(r.FormValue("level"))); l != 0 {
+	if l := loglevel.Parse([]byte(r.FormValue("level"))); l != 0 {
 		view.Level = l.String()
 	}
 	view.Download = s.Base + "/service/" + url.PathEscape(v.Name) + "/download?" + url.Values{
@@ -137,7 +137,7 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 	}
 	at, after, size, long := lineTimeParameter(r), 0, 0, false
 	// A private key may begin before the shown lines, so read more lines.
-	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N+redact.MaxKeyLines), searchTime, func(line logLine) error {
+	err := s.searchLog(r, v.init, newSearch(r, v.Log, view.N+redact.MaxKeyLines), searchTimeout, func(line logLine) error {
 		view.Lines, size = append(view.Lines, line), size+len(line.Text)
 		for len(view.Lines) > view.N || size > maxBytes {
 			long = long || size > maxBytes
@@ -169,12 +169,12 @@ func (s *Server) readLog(r *http.Request, v pageService) logView {
 }
 
 // searchLog calls emit for each log line that matches the search. Few searches run at a time: searchLog waits for its turn, at
-// most for searchTime, and then fails. The owner of the page has separate turns that other clients can't use. After limit, the
+// most for searchTimeout, and then fails. The owner of the page has separate turns that other clients can't use. After limit, the
 // error is [context.DeadlineExceeded].
 func (s *Server) searchLog(r *http.Request, init client.Init, search *logSearch, limit time.Duration, emit func(logLine) error) error {
 	key := s.limitKey(r)
-	for end := time.Now().Add(searchTime); !s.searches.acquire(key); {
-		if time.Now().After(end) || !pause.For(r.Context(), searchTime/100) {
+	for end := time.Now().Add(searchTimeout); !s.searches.acquire(key); {
+		if time.Now().After(end) || !pause.For(r.Context(), searchTimeout/100) {
 			return errors.New("too many logs are read at the moment; try again")
 		}
 	}
@@ -200,19 +200,19 @@ func (s *Server) logPage(w http.ResponseWriter, r *http.Request, v pageService) 
 	s.showPage(w, r, http.StatusOK, "log", v.Name+", log", page)
 }
 
-// downloadTime is the time limit for the download of a log.
-const downloadTime = time.Minute
+// downloadTimeout is the time limit for the download of a log.
+const downloadTimeout = time.Minute
 
 func (s *Server) download(w http.ResponseWriter, r *http.Request, v pageService) {
 	if v.Log == "" {
-		s.noService(w, r, nil)
+		s.showServiceError(w, r, nil)
 		return
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(downloadTime))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(downloadTimeout))
 	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 	w.Header().Set("Content-Disposition", mime.FormatMediaType("attachment", map[string]string{"filename": v.Name + ".log"}))
 	out := bufio.NewWriter(w)
-	err := s.searchLog(r, v.init, newSearch(r, v.Log, -1), downloadTime, func(line logLine) error {
+	err := s.searchLog(r, v.init, newSearch(r, v.Log, -1), downloadTimeout, func(line logLine) error {
 		_, err := fmt.Fprintf(out, "%s  %s\n", line.Time, line.Text)
 		return err
 	})

@@ -34,13 +34,13 @@ func TestThePageOfRootShowsNoFileOfRootThroughALinkOfTheAgent(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	v := coder()
+	v := coderGateway()
 	v.Log = home + "/logs/gateways/coder/current"
-	s := serve(t, Options{Hinit: newFake(v), LogReader: func(client.Init) (*fsutil.Actor, error) { return agent, nil }})
+	s := startTestSite(t, Options{Hinit: newFakeHinit(v), LogReader: func(client.Init) (*fsutil.Actor, error) { return agent, nil }})
 	look := func(link string) {
 		t.Helper()
 		for _, path := range []string{"/service/gateway-coder", "/service/gateway-coder?archives=1&q=pre"} {
-			if code, page := s.do("GET", path, nil); code != http.StatusOK || strings.Contains(page, "precious") {
+			if code, page := s.request("GET", path, nil); code != http.StatusOK || strings.Contains(page, "precious") {
 				t.Errorf("a link at %s: %s answers %d\n%s", link, path, code, page)
 			}
 		}
@@ -64,12 +64,12 @@ func TestAnAgentWithHugeLinesMakesNoHugePage(t *testing.T) {
 	if err := os.WriteFile(dir+"/current", []byte(strings.Repeat(line, 290)+"2026-01-02 03:04:06.123456789  the last one\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	defer func(was time.Duration) { searchTime = was }(searchTime)
-	searchTime = time.Minute
-	v := coder()
+	defer func(was time.Duration) { searchTimeout = was }(searchTimeout)
+	searchTimeout = time.Minute
+	v := coderGateway()
 	v.Log = dir + "/current"
-	s := serve(t, Options{Hinit: newFake(v), LogReader: func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }})
-	code, page := s.do("GET", "/service/gateway-coder/log?n=2000", nil)
+	s := startTestSite(t, Options{Hinit: newFakeHinit(v), LogReader: func(client.Init) (*fsutil.Actor, error) { return fsutil.ProcessActor(), nil }})
+	code, page := s.request("GET", "/service/gateway-coder/log?n=2000", nil)
 	if lines := strings.Count(page, "INFO begin "); code != http.StatusOK || len(page) > 6*maxBytes || lines < 100 {
 		t.Errorf("%d: %d bytes with %d lines", code, len(page), lines)
 	}
@@ -90,9 +90,9 @@ func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 	if err := os.WriteFile(dir+"/current", []byte(strings.Repeat(line, 2000)+short), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	v := coder()
+	v := coderGateway()
 	v.Log = dir + "/current"
-	s := serve(t, Options{Hinit: newFake(v)})
+	s := startTestSite(t, Options{Hinit: newFakeHinit(v)})
 	for range 4 {
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+"/service/gateway-coder/download", nil)
 		if err != nil {
@@ -104,7 +104,7 @@ func TestDownloadsThatAreNotReadLeaveSearchesForTheOperator(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = answer.Body.Close() })
 	}
-	if code, page := s.do("GET", "/service/gateway-coder/log?n=1", nil, "By-Socket", "1"); code != http.StatusOK || !strings.Contains(page, "the last one") {
+	if code, page := s.request("GET", "/service/gateway-coder/log?n=1", nil, "By-Socket", "1"); code != http.StatusOK || !strings.Contains(page, "the last one") {
 		t.Errorf("the operator's search is answered with %d, %.2000s", code, page)
 	}
 }
@@ -135,11 +135,11 @@ func TestTheLinesOfAPrivateKeyWereShown(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "current"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	v := coder()
+	v := coderGateway()
 	v.Log, v.LastExit = filepath.Join(dir, "current"), &client.Exit{Tail: append(key, "\x1b[31mbye\x1b[0m")}
-	s := serve(t, Options{Hinit: newFake(v)})
+	s := startTestSite(t, Options{Hinit: newFakeHinit(v)})
 	for _, path := range []string{"/service/gateway-coder", "/service/gateway-coder/log"} {
-		code, page := s.do("GET", path, nil)
+		code, page := s.request("GET", path, nil)
 		if code != http.StatusOK || strings.Contains(page, body[:20]) || strings.Count(page, "later\n") != defaultLines-10 {
 			t.Errorf("%s: %d, %d lines, the key at %d: %s", path, code, strings.Count(page, "later\n"), strings.Index(page, body[:20]), page)
 		}

@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	measureEvery = 5 * time.Second
-	measureOld   = 2 * pointEvery // maximum age of a measurement; the average since then would not show the current usage
-	maxProcesses = 50             // maximum number of processes on the page of a service
+	measureInterval = 5 * time.Second
+	maxMeasureAge   = 2 * pointInterval // maximum age of a measurement; the average since then would not show the current usage
+	maxProcesses    = 50                // maximum number of processes on the page of a service
 )
 
-// usageMeter measures the usage of services while the page has readers, at most every measureEvery. Without readers it measures
-// once in each period of the graphs. It keeps the values of the last hour.
+// usageMeter measures the usage of services while the page has readers, at most every measureInterval. Without readers it
+// measures once in each period of the graphs. It keeps the values of the last hour.
 type usageMeter struct {
 	// returns the path of a /proc that shows the processes; may be nil
 	proc func(client.Init) string
@@ -49,7 +49,7 @@ func (m *usageMeter) measure(st *client.Status) usageSample {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := time.Now()
-	if m.proc == nil || now.Sub(m.at) < measureEvery {
+	if m.proc == nil || now.Sub(m.at) < measureInterval {
 		return m.newest
 	}
 	passed := now.Sub(m.at)
@@ -63,23 +63,23 @@ func (m *usageMeter) measure(st *client.Status) usageSample {
 		m.last, m.newest = nil, usageSample{}
 		return m.newest
 	}
-	before := lo.Ternary(passed > measureOld, nil, m.last)
+	before := lo.Ternary(passed > maxMeasureAge, nil, m.last)
 	m.roots = procusage.ServiceRootsOf(*st, root)
 	m.newest = usageSample{byName: all.UsageByService(m.roots, before, passed), cpuKnown: before != nil}
 	m.last = all
 	if m.newest.cpuKnown {
-		m.addToPast(now, passed)
+		m.addToHistories(now, passed)
 	} else {
 		m.periodStart, m.histories = now, nil
 	}
 	return m.newest
 }
 
-// addToPast adds the newest measurement to the history of each service. It drops the histories of removed services. passed is
-// the time since the previous measurement.
-func (m *usageMeter) addToPast(now time.Time, passed time.Duration) {
+// addToHistories adds the newest measurement to the history of each service. It drops the histories of removed services. passed
+// is the time since the previous measurement.
+func (m *usageMeter) addToHistories(now time.Time, passed time.Duration) {
 	stretch := now.Sub(m.periodStart)
-	over := stretch >= pointEvery
+	over := stretch >= pointInterval
 	pasts := make(map[string]*usageHistory, len(m.newest.byName))
 	m.newest.lines = make(map[string][2]string, len(m.newest.byName))
 	for name, u := range m.newest.byName {
@@ -146,10 +146,10 @@ func megabytes(bytes uint64) string {
 }
 
 const (
-	graphPoints  = 24 // number of values in a row's graph
-	pointEvery   = time.Hour / graphPoints
-	graphHeights = 9
-	minCPU       = 0.05
+	graphPoints   = 24 // number of values in a row's graph
+	pointInterval = time.Hour / graphPoints
+	graphHeights  = 9
+	minCPU        = 0.05
 )
 
 // usageHistory is the usage of a service in the last hour: one value for each period, at most [graphPoints], oldest first.

@@ -15,17 +15,17 @@ func TestThePageSaysThatAProfileHasTooMuchOnTheDisk(t *testing.T) {
 	code := 0
 	stopped := client.Service{
 		Name: "gateway-coder", Profile: "coder", Kind: client.KindGateway, State: client.StateWaiting, Want: client.WantUp, Since: time.Now(), Reason: full, Needs: []string{"disk"},
-		LastExit: &client.Exit{Code: &code, Cause: "quota", At: time.Now()}, Exits: map[string]int{"quota": 1},
+		LastExit: &client.Exit{Code: &code, Cause: "quota", EndedAt: time.Now()}, ExitsByCause: map[string]int{"quota": 1},
 	}
-	large := coder()
+	large := coderGateway()
 	large.Name, large.Profile, large.Problem = "gateway-writer", "writer", warned
-	s := serve(t, Options{Hinit: newFake(stopped, large)})
+	s := startTestSite(t, Options{Hinit: newFakeHinit(stopped, large)})
 	for path, words := range map[string][]string{
 		"/":                       {"quota.stop is 4GiB", warned},
 		"/service/gateway-coder":  {full, "quota", "disk"},
 		"/service/gateway-writer": {warned},
 	} {
-		_, page := s.do("GET", path, nil)
+		_, page := s.request("GET", path, nil)
 		for _, word := range words {
 			if !strings.Contains(page, word) {
 				t.Errorf("%s does not say %q:\n%s", path, word, page)

@@ -30,26 +30,26 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "current"), []byte(log.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := newFake()
+	f := newFakeHinit()
 	code := 1
 	for i := range 50 {
 		name := []string{"anna", "coder", "docs", "fleet", "home", "mail", "ops", "pay", "research", "sales"}[i%10] + fmt.Sprint("-", i/10+1)
 		s := client.Service{
-			Name: "gateway-" + name, Profile: name, Kind: client.KindGateway, State: client.StateUp, Want: client.WantUp, Ready: true, Announces: true,
-			Since: now.Add(-time.Duration(3+i*7) * time.Hour), Restarts: i % 3, Reason: "started", Log: filepath.Join(dir, "current"), PID: 200 + i, Run: uint64(1 + i%3), Command: []string{"hermes", "-p", name, "gateway", "run", "--replace"},
+			Name: "gateway-" + name, Profile: name, Kind: client.KindGateway, State: client.StateUp, Want: client.WantUp, Ready: true, ReportsReadiness: true,
+			Since: now.Add(-time.Duration(3+i*7) * time.Hour), Restarts: i % 3, Reason: "started", Log: filepath.Join(dir, "current"), PID: 200 + i, RunNumber: uint64(1 + i%3), Command: []string{"hermes", "-p", name, "gateway", "run", "--replace"},
 		}
 		s.Group = map[string]string{"pay": "payments", "sales": "payments", "mail": "support", "home": "support", "ops": "platform", "fleet": "platform"}[strings.TrimRight(name, "-12345")]
 		switch i {
 		case 26:
 			s.Problem = "it has read nothing from its inbox for 14 min (inbox.fifo); restart it, or look at its threads: hinit explain " + s.Name
-			s.Checks = []client.Check{{Name: "deaf", Kind: "alive", Type: "deaf", State: "failing", Failed: true, Failures: 5, Since: now.Add(-14 * time.Minute), Answer: "nothing read for 14 min", At: &now}}
+			s.Checks = []client.Check{{Name: "deaf", Kind: "alive", Type: "deaf", State: "failing", Failed: true, Failures: 5, Since: now.Add(-14 * time.Minute), Answer: "nothing read for 14 min", AnsweredAt: &now}}
 		case 31, 32:
 			s.State, s.Want, s.PID, s.Ready = client.StateDown, client.WantDown, 0, false
 		case 44:
 			s.State, s.Ready, s.Since, s.Reason = client.StateStarting, false, now.Add(-4*time.Second), "waits for its turn (2 before it)"
 		}
 		if i%9 == 4 {
-			s.LastExit = &client.Exit{Code: &code, Cause: "crash", At: s.Since}
+			s.LastExit = &client.Exit{Code: &code, Cause: "crash", EndedAt: s.Since}
 		}
 		stat := fmt.Sprintf("%d (agent) S 1 %[1]d %[1]d 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 1 0 %d 0", s.PID, 14000+970*(i%13))
 		if err := os.MkdirAll(fmt.Sprint(dir, "/proc/", s.PID), 0o700); err != nil {
@@ -65,19 +65,19 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 		name     string
 		from, to string
 	}{{52, "pay-4", "up", "backoff"}, {51, "pay-4", "backoff", "up"}, {33, "mail-2", "up", "backoff"}, {31, "mail-2", "backoff", "up"}, {20, "fleet-1", "up", "backoff"}, {18, "fleet-1", "backoff", "up"}} {
-		f.events = append(f.events, client.Event{Seq: uint64(i + 1), At: now.Add(-time.Duration(e.ago) * time.Minute), Service: "gateway-" + e.name, From: e.from, To: e.to, Reason: "exited with code 1"})
+		f.events = append(f.events, client.Event{Seq: uint64(i + 1), At: now.Add(-time.Duration(e.ago) * time.Minute), Service: "gateway-" + e.name, FromState: e.from, ToState: e.to, Reason: "exited with code 1"})
 	}
 	deaf := f.services[26].Name
-	s := serve(t, Options{Hinit: f, Token: token, Proc: func(client.Init) string { return dir + "/proc" }})
+	s := startTestSite(t, Options{Hinit: f, Token: testToken, Proc: func(client.Init) string { return dir + "/proc" }})
 	b := newBrowser(t)
-	b.size(1280, 720)
+	b.setSize(1280, 720)
 	b.open(s.url + "/login")
-	b.call(nil, "Input.insertText", map[string]any{"text": token})
-	b.key("Enter", 13, 0)
-	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 50`)
+	b.call(nil, "Input.insertText", map[string]any{"text": testToken})
+	b.pressKey("Enter", 13, 0)
+	b.waitFor(`document.querySelectorAll('#rows tr[data-name]').length === 50`)
 	m := &s.hub.meter
 	// The page shows shares of processors only after the second measurement.
-	b.until(`[...document.querySelectorAll('#rows td')].some((c) => c.textContent.endsWith('%'))`)
+	b.waitFor(`[...document.querySelectorAll('#rows td')].some((c) => c.textContent.endsWith('%'))`)
 	m.mu.Lock()
 	for i, v := range f.services {
 		p := m.histories[v.Name]
@@ -94,97 +94,97 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 		p.lines = [2]string{sparklinePath(p.cpu, minCPU), sparklinePath(p.memory, 1)}
 	}
 	m.mu.Unlock()
-	b.until(`document.querySelectorAll('#rows path').length === 96`)
+	b.waitFor(`document.querySelectorAll('#rows path').length === 96`)
 
 	first := `[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => !r.hidden && r.getClientRects().length)[0].dataset.name`
-	if got := b.eval(first); got != deaf {
+	if got := b.evalScript(first); got != deaf {
 		t.Errorf("the first row is %v", got)
 	}
-	if got := b.eval(`document.querySelector('[data-name="` + deaf + `"] .state').textContent`); got != "! up, deaf" {
+	if got := b.evalScript(`document.querySelector('[data-name="` + deaf + `"] .state').textContent`); got != "! up, deaf" {
 		t.Errorf("it is %v", got)
 	}
-	if tall := b.eval(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => r.getClientRects().length && Math.abs(r.getBoundingClientRect().height - 28) > 1).length`); tall != 0.0 {
+	if tall := b.evalScript(`[...document.querySelectorAll('#rows tr[data-name]')].filter((r) => r.getClientRects().length && Math.abs(r.getBoundingClientRect().height - 28) > 1).length`); tall != 0.0 {
 		t.Errorf("%v rows are not 28 pixels high", tall)
 	}
-	b.size(390, 844)
-	b.eval(`localStorage.clear(); 0`)
+	b.setSize(390, 844)
+	b.evalScript(`localStorage.clear(); 0`)
 	b.open(s.url + "/")
-	b.until(`document.querySelectorAll('#rows tr[data-name]').length === 50`)
-	if tall, _ := b.eval(`document.documentElement.scrollHeight`).(float64); tall > 1.2*844 {
+	b.waitFor(`document.querySelectorAll('#rows tr[data-name]').length === 50`)
+	if tall, _ := b.evalScript(`document.documentElement.scrollHeight`).(float64); tall > 1.2*844 {
 		t.Errorf("on a telephone it is %v pixels long", tall)
 	}
-	if got := b.eval(first); got != deaf {
+	if got := b.evalScript(first); got != deaf {
 		t.Errorf("on a telephone the first row is %v", got)
 	}
 	picture := func(name string) {
 		for _, word := range []string{"light", "dark"} {
-			b.dark(word == "dark")
-			b.picture("web-" + name + "-" + word + ".png")
+			b.setDark(word == "dark")
+			b.savePicture("web-" + name + "-" + word + ".png")
 		}
 	}
 	picture("phone")
-	b.eval(`localStorage.clear(); 0`)
-	b.size(1280, 720)
+	b.evalScript(`localStorage.clear(); 0`)
+	b.setSize(1280, 720)
 	b.open(s.url + "/")
-	b.until(`document.getElementById('live').textContent === 'live'`)
+	b.waitFor(`document.getElementById('live').textContent === 'live'`)
 	picture("list")
 
 	b.open(s.url + "/?by=group")
-	b.until(`document.getElementById('live').textContent === 'live' && document.querySelectorAll('#rows details').length === 4`)
-	if got := b.eval(`document.querySelector('details[data-key="platform"] tbody tr').dataset.name`); got != deaf {
+	b.waitFor(`document.getElementById('live').textContent === 'live' && document.querySelectorAll('#rows details').length === 4`)
+	if got := b.evalScript(`document.querySelector('details[data-key="platform"] tbody tr').dataset.name`); got != deaf {
 		t.Errorf("the first row of its group is %v", got)
 	}
-	if got := b.eval(`document.querySelector('details[data-key="support"] .trouble').textContent + document.querySelector('details[data-key="payments"] .trouble').textContent`); got != "" {
+	if got := b.evalScript(`document.querySelector('details[data-key="support"] .trouble').textContent + document.querySelector('details[data-key="payments"] .trouble').textContent`); got != "" {
 		t.Errorf("groups without trouble have %v", got)
 	}
-	b.eval(`document.querySelector('details[data-key="payments"] summary b').click(); document.querySelector('details[data-key="support"] summary b').click(); 0`)
+	b.evalScript(`document.querySelector('details[data-key="payments"] summary b').click(); document.querySelector('details[data-key="support"] summary b').click(); 0`)
 	picture("groups")
-	b.size(2560, 1440)
+	b.setSize(2560, 1440)
 	b.open(s.url + "/")
-	b.until(`document.getElementById('live').textContent === 'live'`)
-	if gap := b.eval(`document.querySelector('#rows tbody').getBoundingClientRect().top - document.querySelector('#rows summary').getBoundingClientRect().bottom`); gap.(float64) > 3 {
+	b.waitFor(`document.getElementById('live').textContent === 'live'`)
+	if gap := b.evalScript(`document.querySelector('#rows tbody').getBoundingClientRect().top - document.querySelector('#rows summary').getBoundingClientRect().bottom`); gap.(float64) > 3 {
 		t.Errorf("on a wall %v pixels are between a heading and its first row", gap)
 	}
 	picture("wall")
-	b.size(1280, 720)
-	b.eval(`localStorage.clear(); 0`)
+	b.setSize(1280, 720)
+	b.evalScript(`localStorage.clear(); 0`)
 	b.open(s.url + "/")
-	b.until(`document.getElementById('live').textContent === 'live'`)
+	b.waitFor(`document.getElementById('live').textContent === 'live'`)
 
 	// Open the panel beside the list, and the dialog of its button Stop.
-	b.eval(`document.querySelector('[data-name="` + deaf + `"] td').click(); 0`)
-	b.until(`document.querySelector('#panel #log') !== null`)
+	b.evalScript(`document.querySelector('[data-name="` + deaf + `"] td').click(); 0`)
+	b.waitFor(`document.querySelector('#panel #log') !== null`)
 	picture("panel")
-	b.eval(`[...document.querySelectorAll('#panel button')].find((e) => e.textContent === 'Stop').click(); 0`)
-	b.until(`document.querySelector('dialog[open]') !== null && document.activeElement.textContent === 'Leave it'`)
+	b.evalScript(`[...document.querySelectorAll('#panel button')].find((e) => e.textContent === 'Stop').click(); 0`)
+	b.waitFor(`document.querySelector('dialog[open]') !== null && document.activeElement.textContent === 'Leave it'`)
 	if got := f.orders(); len(got) != 0 {
 		t.Errorf("before it was asked for, hinit was told %q", got)
 	}
-	b.eval(`[...document.querySelectorAll('dialog button')].find((e) => e.textContent === 'Stop it').click(); 0`)
-	b.until(`location.search === '?done=stop' && document.readyState === 'complete'`)
-	b.eval(`[...document.querySelectorAll('button')].find((e) => e.textContent === 'Undo').click(); 0`)
-	b.until(`location.search === '?done=start' && document.readyState === 'complete'`)
+	b.evalScript(`[...document.querySelectorAll('dialog button')].find((e) => e.textContent === 'Stop it').click(); 0`)
+	b.waitFor(`location.search === '?done=stop' && document.readyState === 'complete'`)
+	b.evalScript(`[...document.querySelectorAll('button')].find((e) => e.textContent === 'Undo').click(); 0`)
+	b.waitFor(`location.search === '?done=start' && document.readyState === 'complete'`)
 	if got := fmt.Sprint(f.orders()); got != "[stop "+deaf+" start "+deaf+"]" {
 		t.Errorf("hinit was told %s", got)
 	}
 
 	// Use the palette of commands to open a log.
 	b.open(s.url + "/")
-	b.key("k", 75, 2)
-	b.until(`document.querySelectorAll('#palette li').length > 40`)
+	b.pressKey("k", 75, 2)
+	b.waitFor(`document.querySelectorAll('#palette li').length > 40`)
 	b.call(nil, "Input.insertText", map[string]any{"text": "log pay-4"})
-	b.until(`document.querySelectorAll('#palette li').length === 1`)
-	b.key("Enter", 13, 0)
-	b.until(`location.pathname === '/service/gateway-pay-4/log' && document.readyState === 'complete'`)
+	b.waitFor(`document.querySelectorAll('#palette li').length === 1`)
+	b.pressKey("Enter", 13, 0)
+	b.waitFor(`location.pathname === '/service/gateway-pay-4/log' && document.readyState === 'complete'`)
 
 	b.open(s.url + "/service/gateway-pay-4/log?level=error")
-	if got := b.eval(`document.querySelectorAll('#log span').length`); got != 3.0 { // the error, and the lines of its traceback
+	if got := b.evalScript(`document.querySelectorAll('#log span').length`); got != 3.0 { // the error, and the lines of its traceback
 		t.Errorf("%v lines are errors", got)
 	}
-	link, _ := b.eval(`document.querySelector('#log a').href`).(string)
+	link, _ := b.evalScript(`document.querySelector('#log a').href`).(string)
 	b.open(link)
-	if got := b.eval(`document.querySelector('#log .target').textContent.includes('cannot reach api') && document.querySelectorAll('#log span').length > 5`); got != true {
-		t.Errorf("a link to a line shows %v", b.eval(`document.getElementById('log').textContent`))
+	if got := b.evalScript(`document.querySelector('#log .target').textContent.includes('cannot reach api') && document.querySelectorAll('#log span').length > 5`); got != true {
+		t.Errorf("a link to a line shows %v", b.evalScript(`document.getElementById('log').textContent`))
 	}
 	picture("log")
 	b.open(s.url + "/events")
@@ -192,8 +192,8 @@ func TestTheDeafOneOfFiftyIsFoundAtTheFirstLook(t *testing.T) {
 
 	// If hinit does not answer, the page must say at once that it is old.
 	b.open(s.url + "/")
-	b.until(`document.getElementById('live').textContent === 'live'`)
-	f.set(func() { f.hang = true })
-	b.until(`document.body.classList.contains('stale') && document.getElementById('live').textContent === 'stale: hinit does not answer'`)
+	b.waitFor(`document.getElementById('live').textContent === 'live'`)
+	f.change(func() { f.hangs = true })
+	b.waitFor(`document.body.classList.contains('stale') && document.getElementById('live').textContent === 'stale: hinit does not answer'`)
 	picture("stale")
 }

@@ -31,7 +31,7 @@ var files embed.FS
 type HinitClient interface {
 	metrics.Source
 	Watch(ctx context.Context, fn func(client.StatusChange) error) error
-	Order(ctx context.Context, verb client.Verb, name string, wait client.Wait) (client.Service, error)
+	Order(ctx context.Context, verb client.Verb, name string, wait client.WaitOptions) (client.Service, error)
 }
 
 // Options are the settings of a [Server].
@@ -49,17 +49,17 @@ type Options struct {
 }
 
 var (
-	errNoHinit  = errors.New("what listens on the control socket does not answer as hinit does")
-	errNoReader = errors.New("no page is read")
+	errNoHinit   = errors.New("what listens on the control socket does not answer as hinit does")
+	errNoReaders = errors.New("no page is read")
 
-	errSilent = errors.New("hinit does not answer")
+	errNoAnswer = errors.New("hinit does not answer")
 )
 
 const (
-	maxStreams   = 2000                   // maximum number of open pages with live updates
-	maxFollowers = 64                     // maximum number of open pages that follow a log
-	maxSearches  = 8                      // maximum number of concurrent log searches
-	minPause     = 200 * time.Millisecond // minimum time between two changes for a reader
+	maxStreams        = 2000                   // maximum number of open pages with live updates
+	maxFollowers      = 64                     // maximum number of open pages that follow a log
+	maxSearches       = 8                      // maximum number of concurrent log searches
+	minChangeInterval = 200 * time.Millisecond // minimum time between two changes for a reader
 )
 
 // Server serves the status page. It implements [http.Handler].
@@ -85,7 +85,7 @@ type Server struct {
 func New(o Options) (*Server, error) {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	s := &Server{
-		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{run: o.Programs.Boards, emptyOutput: "[]"}, sandboxes: programOutput{run: o.Programs.Sandboxes}, writeTimeout: writeTime, heartbeatPause: 15 * time.Second, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
+		Options: o, hub: newHub(o.Hinit, o.Proc), boards: programOutput{run: o.Programs.Boards, emptyOutput: "[]"}, sandboxes: programOutput{run: o.Programs.Sandboxes}, writeTimeout: writeTimeout, heartbeatPause: 15 * time.Second, requests: newLimiter(50, 200), guesses: newLimiter(1.0/6, 10),
 		streams: newConnectionLimit(maxStreams), followers: newConnectionLimit(maxFollowers),
 		searches: newConnectionLimit(maxSearches), ended: make(chan struct{}),
 	}
@@ -154,16 +154,16 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "too many requests", http.StatusTooManyRequests)
 		return
 	}
-	if _, is := bearerTokenOf(r); is && key != ownerKey && s.Token != "" && !s.guesses.allowRequest(key) {
-		s.tooManyGuesses(w)
+	if _, is := bearerTokenOf(r); is && key != ownerLimitKey && s.Token != "" && !s.guesses.allowRequest(key) {
+		s.setRetryAfter(w)
 		http.Error(w, "too many wrong tokens from this address; wait a minute, or send the right one", http.StatusTooManyRequests)
 		return
 	}
-	if (cameOverSocket(r) || s.Token == "") && !s.knownHost(r) {
+	if (isUnixSocket(r) || s.Token == "") && !s.isKnownHost(r) {
 		http.Error(w, "cannot answer to this name: start hinit web with --host NAME", http.StatusMisdirectedRequest)
 		return
 	}
-	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTime))
+	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(writeTimeout))
 	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
 	path := r.URL.Path
 	if s.Base != "" {
@@ -213,7 +213,7 @@ func (s *Server) withService(page func(w http.ResponseWriter, r *http.Request, o
 		st, err := s.hub.currentStatus(r.Context())
 		v := st.Find(r.PathValue("name"))
 		if v == nil {
-			s.noService(w, r, err)
+			s.showServiceError(w, r, err)
 			return
 		}
 		page(w, r, pageService{v, st.Init, err})
@@ -320,7 +320,7 @@ func (b *boundedListener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		key := ownerKey
+		key := ownerLimitKey
 		if c.RemoteAddr().Network() != "unix" {
 			key = addressKey(c.RemoteAddr().String())
 		}

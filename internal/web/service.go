@@ -58,7 +58,7 @@ func (s *Server) ordersFor(r *http.Request, kind, name string) *ordersView {
 // readOnlyReason is the text in place of the buttons.
 const readOnlyReason = "This page is for reading: hinit web runs without a token. To start and stop from here, set HINIT_WEB_TOKEN_FILE, or open it by --listen unix:PATH."
 
-const serviceEvents = 20
+const maxServiceEvents = 20
 
 func (s *Server) showService(w http.ResponseWriter, r *http.Request, v pageService) {
 	page := servicePage{rowView: s.view(v.Service, s.hub.usageOf(v.Name)), Service: v.Service, Tree: s.hub.meter.processes(v.Name), Orders: s.ordersFor(r, "service", v.Name)}
@@ -69,7 +69,7 @@ func (s *Server) showService(w http.ResponseWriter, r *http.Request, v pageServi
 	page.Past = requestedPeriod(r, time.Now())
 	page.Past.Bars, _ = timeline([]client.Service{*v.Service}, history, page.Past.From, page.Past.To)
 	page.Events = slices.DeleteFunc(history, func(e client.Event) bool { return e.Service != v.Name })
-	page.Events = page.Events[max(0, len(page.Events)-serviceEvents):]
+	page.Events = page.Events[max(0, len(page.Events)-maxServiceEvents):]
 	page.Log = s.readLog(r, v)
 	s.showPage(w, r, http.StatusOK, "service", v.Name, page)
 }
@@ -86,7 +86,7 @@ func checkMark(c client.Check) stateMark {
 	return stateMark{"off", "○", word}
 }
 
-func (s *Server) noService(w http.ResponseWriter, r *http.Request, err error) {
+func (s *Server) showServiceError(w http.ResponseWriter, r *http.Request, err error) {
 	if err != nil {
 		s.showError(w, r, http.StatusBadGateway, oneLine(err.Error()))
 		return
@@ -121,7 +121,7 @@ func (s *Server) confirmStop(w http.ResponseWriter, r *http.Request) {
 	kind, names, err := s.orderTargets(r)
 	switch {
 	case len(names) == 0:
-		s.noService(w, r, err)
+		s.showServiceError(w, r, err)
 	case !s.mayControl(r):
 		s.showError(w, r, http.StatusForbidden, readOnlyReason)
 	default:
@@ -144,20 +144,20 @@ func (s *Server) giveOrder(w http.ResponseWriter, r *http.Request) {
 	case !s.mayControl(r):
 		s.showError(w, r, http.StatusForbidden, readOnlyReason)
 		return
-	case !bearer && !fromOurPage(r):
+	case !bearer && !isSameSiteForm(r):
 		s.showError(w, r, http.StatusForbidden, "The form is not of a page that this browser has from here. Go back, load the page again and repeat it.")
 		return
 	}
 	kind, names, err := s.orderTargets(r)
 	if kind == "group" && len(names) == 0 {
-		s.noService(w, r, err)
+		s.showServiceError(w, r, err)
 		return
 	}
 	if kind == "service" {
 		names = []string{name}
 	}
 	for _, target := range names {
-		if _, err := s.Hinit.Order(r.Context(), client.Verb(verb), target, client.Wait{}); err != nil {
+		if _, err := s.Hinit.Order(r.Context(), client.Verb(verb), target, client.WaitOptions{}); err != nil {
 			code := http.StatusBadGateway
 			switch {
 			case errors.Is(err, client.ErrUnknown):
@@ -179,15 +179,15 @@ type stateMark struct{ Class, Sign, Word string }
 
 // stateMarks maps each grade of package show to its stateMark.
 var stateMarks = [...]stateMark{
-	show.Well: {"good", "●", ""}, show.Off: {"off", "○", ""}, show.Changing: {"wait", "◐", ""}, show.Ailing: {"bad", "!", ""}, show.Trouble: {"bad", "✖", ""},
+	show.GradeHealthy: {"good", "●", ""}, show.GradeDown: {"off", "○", ""}, show.GradeChanging: {"wait", "◐", ""}, show.GradeDegraded: {"bad", "!", ""}, show.GradeFailed: {"bad", "✖", ""},
 }
 
 func markOf(s *client.Service) stateMark {
 	v := show.VerdictOf(s)
 	out := stateMarks[v.Grade]
 	out.Word = oneLine(s.State)
-	if v.Word != "" {
-		out.Word += ", " + v.Word
+	if v.StateRemark != "" {
+		out.Word += ", " + v.StateRemark
 	}
 	return out
 }
@@ -211,7 +211,7 @@ func (s *Server) view(v *client.Service, used usageView) rowView {
 		ServedBy: v.ServedBy, Note: oneLine(v.Problem),
 	}
 	if x := v.LastExit; x != nil {
-		out.Exit, out.ExitAt = oneLine(exitWords(x)), x.At
+		out.Exit, out.ExitAt = oneLine(exitText(x)), x.EndedAt
 	}
 	if out.Note == "" && v.State != client.StateUp && v.State != client.StateDown {
 		out.Note = oneLine(v.Reason)
@@ -219,7 +219,7 @@ func (s *Server) view(v *client.Service, used usageView) rowView {
 	return out
 }
 
-func exitWords(x *client.Exit) string { return cmp.Or(x.Error, show.ExitText(x)) }
+func exitText(x *client.Exit) string { return cmp.Or(x.Error, show.ExitText(x)) }
 
 // maxText is the maximum size in bytes of an untrusted text on a page.
 const maxText = 1000
@@ -230,13 +230,13 @@ func oneLine(text string) string {
 	if len(text) > maxText {
 		text = strings.ToValidUTF8(text[:maxText], "") + "…"
 	}
-	return show.Line(text)
+	return show.EscapeLine(text)
 }
 
 var colours = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
 // logText returns a log line for the page: without colours, and with control characters escaped.
-func logText(line string) string { return show.Line(colours.ReplaceAllString(line, "")) }
+func logText(line string) string { return show.EscapeLine(colours.ReplaceAllString(line, "")) }
 
 // loggedLines returns consecutive lines of a log for the page. It hides secrets in all lines together, because a private key
 // spans several lines.
@@ -269,7 +269,7 @@ func makeHeadView(st *client.Status, fault string, used usageSample) headView {
 				v.Ready++
 			}
 		}
-		if show.VerdictOf(s).Troubled() {
+		if show.VerdictOf(s).NeedsAttention() {
 			v.Troubled++
 		}
 	}
@@ -297,11 +297,11 @@ func (s *Server) functions() template.FuncMap {
 		},
 		"short":     func(t time.Time) string { return t.UTC().Format("01-02 15:04") },
 		"stamp":     func(t time.Time) string { return t.UTC().Format(time.RFC3339) },
-		"took":      func(d time.Duration) string { return show.Duration(d) },
-		"seconds":   func(n int64) string { return show.Duration(time.Duration(n) * time.Second) },
+		"took":      func(d time.Duration) string { return show.FormatDuration(d) },
+		"seconds":   func(n int64) string { return show.FormatDuration(time.Duration(n) * time.Second) },
 		"text":      oneLine,
 		"logged":    loggedLines,
-		"isolation": show.Isolation,
+		"isolation": show.IsolationText,
 		"checkLook": checkMark,
 		"megabytes": megabytes,
 		"stateOf":   processStateText,

@@ -15,12 +15,12 @@ import (
 // eventText describes an event on one line that is safe to show.
 func eventText(e client.Event) string {
 	switch {
-	case e.To == "":
+	case e.ToState == "":
 		return oneLine(e.Reason)
 	case e.Reason == "":
-		return oneLine(e.From + " → " + e.To)
+		return oneLine(e.FromState + " → " + e.ToState)
 	}
-	return oneLine(e.From+" → "+e.To) + ": " + oneLine(e.Reason)
+	return oneLine(e.FromState+" → "+e.ToState) + ": " + oneLine(e.Reason)
 }
 
 // segment is a part of a bar: a time without a change of the service's state. X and Width are in thousandths of the bar's
@@ -172,25 +172,25 @@ func timeline(services []client.Service, events []client.Event, from, to time.Ti
 		}
 		for _, e := range of[v.Name] {
 			if e.Exit != nil {
-				cause = exitWords(e.Exit)
+				cause = exitText(e.Exit)
 			}
-			if e.To == "" || e.At.After(to) {
+			if e.ToState == "" || e.At.After(to) {
 				continue
 			}
 			add(e.At)
-			if state == "" && e.From != "" && e.From != e.To { // the first event has the state before it
-				state, at = e.From, from
+			if state == "" && e.FromState != "" && e.FromState != e.ToState { // the first event has the state before it
+				state, at = e.FromState, from
 				add(e.At)
 			}
 			switch {
-			case e.From == client.StateUp && e.To != client.StateUp:
+			case e.FromState == client.StateUp && e.ToState != client.StateUp:
 				gone = e.At
-			case e.To == client.StateUp:
+			case e.ToState == client.StateUp:
 				back(e.At, false)
-			case e.To == client.StateDown:
+			case e.ToState == client.StateDown:
 				gone = time.Time{} // an order stopped the service, so its end is no outage
 			}
-			state, at = e.To, e.At
+			state, at = e.ToState, e.At
 		}
 		if state == "" {
 			state, at = v.State, v.Since

@@ -13,8 +13,8 @@ import (
 	"hinit/internal/metrics"
 )
 
-// shapes returns services in all states, with and without each kind of trouble.
-func shapes() (all []client.Service) {
+// allServiceStates returns services in all states, with and without each kind of trouble.
+func allServiceStates() (all []client.Service) {
 	for _, state := range []string{
 		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling,
 		client.StateFinishing, client.StateBackoff, client.StateParked, client.StateFailed,
@@ -43,11 +43,11 @@ func shapes() (all []client.Service) {
 // The page, the status and the metrics must agree about every service. A service in trouble in one of them must not look
 // healthy in another.
 func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
-	all := shapes()
+	all := allServiceStates()
 	st := client.Status{Version: client.StatusVersion, Services: all}
 	var series strings.Builder
 	c := &metrics.Collector{
-		Source: newFake(all...), Proc: func(client.Init) string { return "" },
+		Source: newFakeHinit(all...), ProcPath: func(client.Init) string { return "" },
 		ForwardCounters: func(client.Init) (p forward.Positions, err error) { return p, fs.ErrNotExist },
 		MaxServices:     len(all), Now: time.Now, Context: t.Context,
 	}
@@ -63,7 +63,7 @@ func TestPageStatusAndMetricsSayTheSameOfEveryService(t *testing.T) {
 		}
 	}
 	red, green := make(map[string]bool), make(map[string]bool)
-	for line := range strings.Lines(string(show.Status(st, show.Layout{Colour: true}))) {
+	for line := range strings.Lines(string(show.StatusTable(st, show.Layout{Colour: true}))) {
 		name := strings.Fields(line)
 		if len(name) > 1 {
 			red[name[0]], green[name[0]] = strings.Contains(line, "\x1b[31m"), strings.Contains(line, "\x1b[32m")

@@ -27,30 +27,30 @@ import (
 
 func TestMain(m *testing.M) {
 	testkit.IsolateProcess()
-	writeTime = testkit.Patience // under the race detector, beside other tests, a megabyte of HTML took longer than the limit
+	writeTimeout = testkit.Patience // under the race detector, beside other tests, a megabyte of HTML took longer than the limit
 	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("hinit/logrotate.(*watching).run"))
 }
 
-var running = client.Init{Version: "1.0", StartedAt: time.Now().Add(-25 * time.Hour)}
+var runningInit = client.Init{Version: "1.0", StartedAt: time.Now().Add(-25 * time.Hour)}
 
-// fake is a hinit whose status the test sets.
-type fake struct {
-	mu             sync.Mutex
-	services       []client.Service
-	fault          error
-	hang           bool
-	lie            bool
-	recordedOrders []string
-	changed        chan struct{}
-	events         []client.Event
-	statusCalls    int
+// fakeHinit is a hinit whose status the test sets.
+type fakeHinit struct {
+	mu              sync.Mutex
+	services        []client.Service
+	fault           error
+	hangs           bool
+	wrongOrderReply bool
+	recordedOrders  []string
+	changed         chan struct{}
+	events          []client.Event
+	statusCalls     int
 }
 
-func newFake(services ...client.Service) *fake {
-	return &fake{services: services, changed: make(chan struct{})}
+func newFakeHinit(services ...client.Service) *fakeHinit {
+	return &fakeHinit{services: services, changed: make(chan struct{})}
 }
 
-func (f *fake) set(change func()) {
+func (f *fakeHinit) change(change func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	change()
@@ -58,17 +58,17 @@ func (f *fake) set(change func()) {
 	f.changed = make(chan struct{})
 }
 
-func (f *fake) now() (list []client.Service, hang bool, changed <-chan struct{}, err error) {
+func (f *fakeHinit) snapshot() (list []client.Service, hang bool, changed <-chan struct{}, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]client.Service(nil), f.services...), f.hang, f.changed, f.fault
+	return append([]client.Service(nil), f.services...), f.hangs, f.changed, f.fault
 }
 
-func (f *fake) Status(ctx context.Context, names ...string) (client.Status, error) {
-	list, hang, _, err := f.now()
+func (f *fakeHinit) Status(ctx context.Context, names ...string) (client.Status, error) {
+	list, hang, _, err := f.snapshot()
 	f.mu.Lock()
 	f.statusCalls++
-	lie := f.lie
+	lie := f.wrongOrderReply
 	f.mu.Unlock()
 	if hang {
 		<-ctx.Done()
@@ -77,12 +77,12 @@ func (f *fake) Status(ctx context.Context, names ...string) (client.Status, erro
 	if lie {
 		return client.Status{Version: 7}, nil
 	}
-	return client.Status{Version: client.StatusVersion, Init: running, Services: list}, err
+	return client.Status{Version: client.StatusVersion, Init: runningInit, Services: list}, err
 }
 
-func (f *fake) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
+func (f *fakeHinit) Watch(ctx context.Context, fn func(client.StatusChange) error) error {
 	for {
-		list, hang, changed, err := f.now()
+		list, hang, changed, err := f.snapshot()
 		if hang {
 			<-ctx.Done()
 			return ctx.Err()
@@ -90,7 +90,7 @@ func (f *fake) Watch(ctx context.Context, fn func(client.StatusChange) error) er
 		if err != nil {
 			return err
 		}
-		if err := fn(client.StatusChange{IsComplete: true, Init: running, Services: list}); err != nil {
+		if err := fn(client.StatusChange{IsComplete: true, Init: runningInit, Services: list}); err != nil {
 			return err
 		}
 		select {
@@ -102,7 +102,7 @@ func (f *fake) Watch(ctx context.Context, fn func(client.StatusChange) error) er
 	}
 }
 
-func (f *fake) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
+func (f *fakeHinit) Events(ctx context.Context, o client.EventOptions, fn func(client.Event) error) error {
 	given := 0
 	for {
 		f.mu.Lock()
@@ -125,21 +125,21 @@ func (f *fake) Events(ctx context.Context, o client.EventOptions, fn func(client
 	}
 }
 
-func (f *fake) Order(_ context.Context, verb client.Verb, name string, _ client.Wait) (client.Service, error) {
+func (f *fakeHinit) Order(_ context.Context, verb client.Verb, name string, _ client.WaitOptions) (client.Service, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.recordedOrders = append(f.recordedOrders, string(verb)+" "+name)
 	return client.Service{}, f.fault
 }
 
-func (f *fake) orders() []string {
+func (f *fakeHinit) orders() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return append([]string(nil), f.recordedOrders...)
 }
 
-// site is a running server and a browser without scripts.
-type site struct {
+// testSite is a running server and a browser without scripts.
+type testSite struct {
 	*testing.T
 	*Server
 	url    string
@@ -147,10 +147,10 @@ type site struct {
 	jar    map[string]string
 }
 
-func serve(t *testing.T, o Options) *site {
+func startTestSite(t *testing.T, o Options) *testSite {
 	t.Helper()
 	if o.LogReader == nil {
-		o.LogReader = func(client.Init) (*fsutil.Actor, error) { return fsutil.Self(), nil }
+		o.LogReader = func(client.Init) (*fsutil.Actor, error) { return fsutil.ProcessActor(), nil }
 	}
 	if o.Metrics == nil {
 		o.Metrics = http.NotFoundHandler()
@@ -162,7 +162,7 @@ func serve(t *testing.T, o Options) *site {
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
 	wg.Go(func() { s.Run(ctx) })
-	out := &site{T: t, Server: s, socket: filepath.Join(t.TempDir(), "s"), jar: map[string]string{}}
+	out := &testSite{T: t, Server: s, socket: filepath.Join(t.TempDir(), "s"), jar: map[string]string{}}
 	server := NewHTTPServer(s)
 	for _, address := range []string{"127.0.0.1:0", "unix:" + out.socket} {
 		l, err := Listen(t.Context(), address, func(net.Conn) bool { return true })
@@ -182,7 +182,7 @@ func serve(t *testing.T, o Options) *site {
 	return out
 }
 
-func (s *site) do(method, path string, form url.Values, header ...string) (int, string) {
+func (s *testSite) request(method, path string, form url.Values, header ...string) (int, string) {
 	s.Helper()
 	var body io.Reader
 	if form != nil {
@@ -230,9 +230,9 @@ func (s *site) do(method, path string, form url.Values, header ...string) (int, 
 	return answer.StatusCode, string(text)
 }
 
-const token = "a token of the tests"
+const testToken = "a token of the tests"
 
-func coder() client.Service {
+func coderGateway() client.Service {
 	return client.Service{Name: "gateway-coder", Profile: "coder", State: client.StateUp, Ready: true, Want: client.WantUp, Since: time.Now()}
 }
 
@@ -246,15 +246,15 @@ func TestNothingThatOthersChoseBecomesMarkup(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "current"), []byte(line), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	f := newFake(client.Service{
+	f := newFakeHinit(client.Service{
 		Name: name, Profile: evil, State: evil, Reason: evil, Problem: evil + key, Log: filepath.Join(dir, "current"), Command: []string{evil, key},
-		LastExit: &client.Exit{Code: &code, Cause: evil, Error: evil, Tail: []string{evil, key}}, Exits: map[string]int{evil: 1},
+		LastExit: &client.Exit{Code: &code, Cause: evil, Error: evil, Tail: []string{evil, key}}, ExitsByCause: map[string]int{evil: 1},
 	})
-	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: name, From: evil, To: evil, Reason: evil + key}}
-	s := serve(t, Options{Hinit: f})
+	f.events = []client.Event{{Seq: 1, At: time.Now(), Service: name, FromState: evil, ToState: evil, Reason: evil + key}}
+	s := startTestSite(t, Options{Hinit: f})
 	testkit.Until(t, "the event is known", func() bool { return len(s.hub.history()) == 1 })
 	for _, path := range []string{"/?q=" + url.QueryEscape(evil), "/service/" + url.PathEscape(name) + "?q=script", "/events", "/service/" + url.PathEscape("<script>x"), "/?state=" + url.QueryEscape(evil), "/service/" + url.PathEscape(name) + "?q=key"} {
-		_, page := s.do("GET", path, nil)
+		_, page := s.request("GET", path, nil)
 		lower := strings.ToLower(page)
 		if strings.Contains(lower, "<script>") || strings.Contains(lower, "<img") || strings.Contains(lower, "onerror=alert(2)>") && !strings.Contains(lower, "onerror=alert(2)&gt;") {
 			t.Errorf("%s: markup of somebody else in\n%s", path, page)
@@ -265,13 +265,13 @@ func TestNothingThatOthersChoseBecomesMarkup(t *testing.T) {
 			}
 		}
 	}
-	if _, page := s.do("GET", "/service/"+url.PathEscape(name)+"?q=key", nil); !strings.Contains(page, "key ***") {
+	if _, page := s.request("GET", "/service/"+url.PathEscape(name)+"?q=key", nil); !strings.Contains(page, "key ***") {
 		t.Errorf("the log is not shown: %s", page)
 	}
 }
 
 func TestWhatABrowserMayDo(t *testing.T) {
-	s := serve(t, Options{Hinit: newFake(coder())})
+	s := startTestSite(t, Options{Hinit: newFakeHinit(coderGateway())})
 	r := httptest.NewRequest("GET", "http://127.0.0.1/", nil)
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, r)
@@ -281,28 +281,28 @@ func TestWhatABrowserMayDo(t *testing.T) {
 	if inline := regexp.MustCompile(`(?i)<script>|<style|\son\w+=|\sstyle=`).FindString(w.Body.String()); inline != "" {
 		t.Errorf("%q is inline", inline)
 	}
-	if code, _ := s.do("GET", "/", nil, "Host", "evil.example"); code != http.StatusMisdirectedRequest {
+	if code, _ := s.request("GET", "/", nil, "Host", "evil.example"); code != http.StatusMisdirectedRequest {
 		t.Errorf("another name than localhost is answered with %d", code)
 	}
 }
 
 func TestWithoutATokenOnlyASocketControls(t *testing.T) {
-	f := newFake(coder())
-	s := serve(t, Options{Hinit: f})
-	if _, page := s.do("GET", "/service/gateway-coder", nil); strings.Contains(page, "<button>Stop") {
+	f := newFakeHinit(coderGateway())
+	s := startTestSite(t, Options{Hinit: f})
+	if _, page := s.request("GET", "/service/gateway-coder", nil); strings.Contains(page, "<button>Stop") {
 		t.Error("a page for reading has buttons")
 	}
-	if code, _ := s.do("POST", "/service/gateway-coder/stop", url.Values{}); code != http.StatusForbidden {
+	if code, _ := s.request("POST", "/service/gateway-coder/stop", url.Values{}); code != http.StatusForbidden {
 		t.Errorf("a command is answered with %d", code)
 	}
-	if code, _ := s.do("POST", "/service/gateway-coder/stop", url.Values{}, "Authorization", "Bearer "); code != http.StatusForbidden {
+	if code, _ := s.request("POST", "/service/gateway-coder/stop", url.Values{}, "Authorization", "Bearer "); code != http.StatusForbidden {
 		t.Errorf("a command with an empty token is answered with %d", code)
 	}
 	info, err := os.Stat(s.socket)
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the socket has %v, %v", info.Mode(), err)
 	}
-	if code, text := s.do("POST", "/service/gateway-coder/stop", url.Values{}, "By-Socket", "1"); code != http.StatusSeeOther {
+	if code, text := s.request("POST", "/service/gateway-coder/stop", url.Values{}, "By-Socket", "1"); code != http.StatusSeeOther {
 		t.Errorf("by the socket: %d %s", code, text)
 	}
 	if got := fmt.Sprint(f.orders()); got != "[stop gateway-coder]" {
@@ -312,11 +312,11 @@ func TestWithoutATokenOnlyASocketControls(t *testing.T) {
 
 // A forwarded socket (ssh -L 9120:PATH) needs no token, so a request with a name of another site must get no answer.
 func TestAnotherSitesNameControlledAForwardedSocket(t *testing.T) {
-	f := newFake(coder())
-	for _, o := range []Options{{Hinit: f}, {Hinit: f, Token: token}} {
-		s := serve(t, o)
+	f := newFakeHinit(coderGateway())
+	for _, o := range []Options{{Hinit: f}, {Hinit: f, Token: testToken}} {
+		s := startTestSite(t, o)
 		for _, method := range []string{"GET", "POST"} {
-			if code, _ := s.do(method, "/service/gateway-coder/stop", url.Values{}, "By-Socket", "1", "Host", "evil.example:9120"); code != http.StatusMisdirectedRequest {
+			if code, _ := s.request(method, "/service/gateway-coder/stop", url.Values{}, "By-Socket", "1", "Host", "evil.example:9120"); code != http.StatusMisdirectedRequest {
 				t.Errorf("%s for the name of another site is answered with %d", method, code)
 			}
 		}
@@ -327,29 +327,29 @@ func TestAnotherSitesNameControlledAForwardedSocket(t *testing.T) {
 }
 
 func TestAFormCountsFromItsOwnPageAlone(t *testing.T) {
-	f := newFake(coder())
-	s := serve(t, Options{Hinit: f, Token: token})
-	if code, text := s.do("GET", "/", nil); code != http.StatusSeeOther || !strings.HasSuffix(text, "/login") {
+	f := newFakeHinit(coderGateway())
+	s := startTestSite(t, Options{Hinit: f, Token: testToken})
+	if code, text := s.request("GET", "/", nil); code != http.StatusSeeOther || !strings.HasSuffix(text, "/login") {
 		t.Errorf("without the token: %d %s", code, text)
 	}
 	for _, path := range []string{"/live", "/events", "/service/gateway-coder", "/service/gateway-coder/follow"} {
-		if code, _ := s.do("GET", path, nil, "Accept", "*/*"); code != http.StatusUnauthorized {
+		if code, _ := s.request("GET", path, nil, "Accept", "*/*"); code != http.StatusUnauthorized {
 			t.Errorf("%s without the token: %d", path, code)
 		}
 	}
-	if code, _ := s.do("POST", "/login", url.Values{"token": {"wrong"}}); code != http.StatusForbidden {
+	if code, _ := s.request("POST", "/login", url.Values{"token": {"wrong"}}); code != http.StatusForbidden {
 		t.Errorf("a wrong token: %d", code)
 	}
-	if code, _ := s.do("POST", "/login", url.Values{"token": {token}}, "Sec-Fetch-Site", "cross-site"); code != http.StatusForbidden {
+	if code, _ := s.request("POST", "/login", url.Values{"token": {testToken}}, "Sec-Fetch-Site", "cross-site"); code != http.StatusForbidden {
 		t.Errorf("the token from another site: %d", code)
 	}
-	if code, text := s.do("POST", "/login", url.Values{"token": {token}}); code != http.StatusSeeOther {
+	if code, text := s.request("POST", "/login", url.Values{"token": {testToken}}); code != http.StatusSeeOther {
 		t.Fatalf("the token: %d %s", code, text)
 	}
 	const path = "/service/gateway-coder/restart"
 	bad := func(what string, header ...string) {
 		t.Helper()
-		if code, _ := s.do("POST", path, url.Values{}, header...); code != http.StatusForbidden {
+		if code, _ := s.request("POST", path, url.Values{}, header...); code != http.StatusForbidden {
 			t.Errorf("%s: %d", what, code)
 		}
 	}
@@ -370,38 +370,38 @@ func TestAFormCountsFromItsOwnPageAlone(t *testing.T) {
 	if got := f.orders(); len(got) != 0 {
 		t.Errorf("hinit was told %q", got)
 	}
-	if code, text := s.do("POST", path, url.Values{}, "Sec-Fetch-Site", "", "Origin", s.url); code != http.StatusSeeOther {
+	if code, text := s.request("POST", path, url.Values{}, "Sec-Fetch-Site", "", "Origin", s.url); code != http.StatusSeeOther {
 		t.Errorf("the form: %d %s", code, text)
 	}
-	if code, _ := s.do("POST", "/service/gateway-coder/shell", url.Values{}); code != http.StatusNotFound {
+	if code, _ := s.request("POST", "/service/gateway-coder/shell", url.Values{}); code != http.StatusNotFound {
 		t.Errorf("an invented command: %d", code)
 	}
 	s.jar = map[string]string{}
-	if code, _ := s.do("POST", path, url.Values{}, "Authorization", "Bearer "+token); code != http.StatusSeeOther {
+	if code, _ := s.request("POST", path, url.Values{}, "Authorization", "Bearer "+testToken); code != http.StatusSeeOther {
 		t.Errorf("a program with the token: %d", code)
 	}
 }
 
 func TestAProxysPath(t *testing.T) {
-	s := serve(t, Options{Hinit: newFake(coder()), Base: "/ops/hinit"})
+	s := startTestSite(t, Options{Hinit: newFakeHinit(coderGateway()), Base: "/ops/hinit"})
 	for _, path := range []string{"/ops/hinit/", "/"} { // a proxy may keep the prefix of the path or remove it
-		code, page := s.do("GET", path, nil)
+		code, page := s.request("GET", path, nil)
 		if code != http.StatusOK || !strings.Contains(page, `href="/ops/hinit/service/gateway-coder"`) || strings.Contains(page, `="/static`) || strings.Contains(page, `="/live`) {
 			t.Errorf("%s: %d\n%s", path, code, page)
 		}
 	}
-	if code, _ := s.do("GET", "/ops/hinit/static/app.js", nil); code != http.StatusOK {
+	if code, _ := s.request("GET", "/ops/hinit/static/app.js", nil); code != http.StatusOK {
 		t.Errorf("the script: %d", code)
 	}
-	if code, text := s.do("GET", "/ops/hinit", nil); code != http.StatusFound || !strings.HasSuffix(text, "/ops/hinit/") {
+	if code, text := s.request("GET", "/ops/hinit", nil); code != http.StatusFound || !strings.HasSuffix(text, "/ops/hinit/") {
 		t.Errorf("without the last slash: %d %s", code, text)
 	}
 }
 
 func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
-	f := newFake(coder())
-	s := serve(t, Options{Hinit: f})
-	if _, page := s.do("GET", "/", nil); !strings.Contains(page, "gateway-coder") {
+	f := newFakeHinit(coderGateway())
+	s := startTestSite(t, Options{Hinit: f})
+	if _, page := s.request("GET", "/", nil); !strings.Contains(page, "gateway-coder") {
 		t.Fatal(page)
 	}
 	old := func() {
@@ -409,40 +409,40 @@ func TestAHinitThatIsDownSlowOrLies(t *testing.T) {
 		s.hub.statusStoredAt = time.Time{}
 		s.hub.mu.Unlock()
 	}
-	f.set(func() { f.fault = errors.New("cannot get the status: <b>no hinit listens</b>") })
+	f.change(func() { f.fault = errors.New("cannot get the status: <b>no hinit listens</b>") })
 	old()
-	code, page := s.do("GET", "/", nil)
+	code, page := s.request("GET", "/", nil)
 	if code != http.StatusOK || !strings.Contains(page, "no hinit listens") || !strings.Contains(page, "What is below is old") || !strings.Contains(page, "gateway-coder") {
 		t.Errorf("down: %d\n%s", code, page)
 	}
-	f.set(func() { f.fault, f.lie = nil, true })
+	f.change(func() { f.fault, f.wrongOrderReply = nil, true })
 	old()
-	if _, page := s.do("GET", "/", nil); !strings.Contains(page, "does not answer as hinit does") {
+	if _, page := s.request("GET", "/", nil); !strings.Contains(page, "does not answer as hinit does") {
 		t.Errorf("lying: %s", page)
 	}
-	f.set(func() {
-		f.lie, f.services = false, nil
+	f.change(func() {
+		f.wrongOrderReply, f.services = false, nil
 		for i := range 3 * maxRows {
 			f.services = append(f.services, client.Service{Name: fmt.Sprint("s", i/2), State: "made up", Restarts: -1})
 		}
 	})
 	old()
-	if _, page := s.do("GET", "/", nil); strings.Count(page, "<tr data-name") != maxRows {
+	if _, page := s.request("GET", "/", nil); strings.Count(page, "<tr data-name") != maxRows {
 		t.Errorf("%d rows of a hinit with endless services", strings.Count(page, "<tr data-name"))
 	}
 	s.hub.statusTimeout = time.Second
-	f.set(func() { f.hang = true })
+	f.change(func() { f.hangs = true })
 	old()
 	begin := time.Now()
-	if code, _ := s.do("GET", "/", nil); code != http.StatusOK || time.Since(begin) > testkit.Patience/4 {
+	if code, _ := s.request("GET", "/", nil); code != http.StatusOK || time.Since(begin) > testkit.Patience/4 {
 		t.Errorf("hanging: %d after %v", code, time.Since(begin))
 	}
 }
 
 // Beside a thousand connections that read nothing or never complete their request, other clients must be served normally.
 func TestAThousandSlowReaders(t *testing.T) {
-	f := newFake()
-	s := serve(t, Options{Hinit: f})
+	f := newFakeHinit()
+	s := startTestSite(t, Options{Hinit: f})
 	s.requests.rate, s.requests.burst, s.writeTimeout = 1e6, 1e6, 10*time.Second // the first answer may take seconds beside other tests
 	for i := range 1500 {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
@@ -461,14 +461,14 @@ func TestAThousandSlowReaders(t *testing.T) {
 	}
 	testkit.Until(t, "a thousand read", func() bool { return s.streams.openConnections() == 1000 })
 	for i := range 20 { // each connection requests a megabyte and never reads it
-		f.set(func() {
+		f.change(func() {
 			f.services = nil
 			for k := range 300 {
 				f.services = append(f.services, client.Service{Name: fmt.Sprint("s", k), State: client.StateUp, Problem: strings.Repeat("x", 300), Restarts: i})
 			}
 		})
 		begin := time.Now()
-		if code, _ := s.do("GET", "/", nil); code != http.StatusOK || time.Since(begin) > testkit.Patience/4 {
+		if code, _ := s.request("GET", "/", nil); code != http.StatusOK || time.Since(begin) > testkit.Patience/4 {
 			t.Fatalf("another reader: %d after %v", code, time.Since(begin))
 		}
 	}
@@ -476,8 +476,8 @@ func TestAThousandSlowReaders(t *testing.T) {
 }
 
 func TestALiveReaderHearsOfAChange(t *testing.T) {
-	f := newFake(coder())
-	s := serve(t, Options{Hinit: f})
+	f := newFakeHinit(coderGateway())
+	s := startTestSite(t, Options{Hinit: f})
 	r, err := http.NewRequestWithContext(t.Context(), "GET", s.url+"/live", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -499,13 +499,13 @@ func TestALiveReaderHearsOfAChange(t *testing.T) {
 		t.Fatalf("the stream ended before %q: %v", has, lines.Err())
 	}
 	next("gateway-coder")
-	f.set(func() { f.services[0].State = client.StateBackoff })
+	f.change(func() { f.services[0].State = client.StateBackoff })
 	next("backoff")
-	f.set(func() { f.services = append(f.services, client.Service{Name: "new", State: client.StateDown}) })
+	f.change(func() { f.services = append(f.services, client.Service{Name: "new", State: client.StateDown}) })
 	next(`"order":["gateway-coder","new"]`)
-	f.set(func() { f.fault = errors.New("gone away") })
+	f.change(func() { f.fault = errors.New("gone away") })
 	next("gone away")
-	f.set(func() { f.fault = nil })
+	f.change(func() { f.fault = nil })
 	next("head")
 }
 
@@ -513,7 +513,7 @@ func TestOutagesAreWhatWasNotWanted(t *testing.T) {
 	at := func(s int) time.Time { return time.Unix(int64(s), 0) }
 	code := 1
 	event := func(s int, from, to string) client.Event {
-		return client.Event{At: at(s), Service: "a", From: from, To: to}
+		return client.Event{At: at(s), Service: "a", FromState: from, ToState: to}
 	}
 	events := []client.Event{
 		event(100, "starting", "up"),

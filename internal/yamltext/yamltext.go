@@ -58,13 +58,13 @@ func syntaxFault(data []byte, err error) []Fault {
 	if n, _ := fmt.Sscanf(msg, "line %d:", &line); n == 1 {
 		_, msg, _ = strings.Cut(msg, ": ")
 	}
-	line = cmp.Or(brokenLine(data), line)
-	return faultAt(line, "cannot parse YAML: %s%s", msg, usualCause(data, line, msg))
+	line = cmp.Or(findBrokenLine(data), line)
+	return faultAt(line, "cannot parse YAML: %s%s", msg, likelyCause(data, line, msg))
 }
 
-// usualCause returns the usual cause of an error, to append to its message, or "". msg is the message of the YAML library about the
-// line of data.
-func usualCause(data []byte, line int, msg string) string {
+// likelyCause returns the usual cause of an error, to append to its message, or "". msg is the message of the YAML library about
+// the line of data.
+func likelyCause(data []byte, line int, msg string) string {
 	switch {
 	case strings.Contains(msg, "mapping values are not allowed"):
 		return "; " + missingColon(data, line)
@@ -129,16 +129,16 @@ func invalidByte(data []byte) (line int, what string) {
 	return 0, ""
 }
 
-// maxSearch limits the work of brokenLine, which parses a file once for each line. It is the maximum of the number of lines times
-// the number of bytes.
-const maxSearch = 4 << 20
+// maxLineSearch limits the work of findBrokenLine, which parses a file once for each line. It is the maximum of the number of
+// lines times the number of bytes.
+const maxLineSearch = 4 << 20
 
-// brokenLine returns the line of a mistake: the line after the longest beginning of data that is valid YAML. For some mistakes
-// the YAML library reports the line at which the mapping begins, which is less helpful. If data is too long for the search,
-// brokenLine returns 0.
-func brokenLine(data []byte) int {
+// findBrokenLine returns the line of a mistake: the line after the longest beginning of data that is valid YAML. For some
+// mistakes the YAML library reports the line at which the mapping begins, which is less helpful. If data is too long for the
+// search, findBrokenLine returns 0.
+func findBrokenLine(data []byte) int {
 	lines := bytes.SplitAfter(data, []byte("\n"))
-	if len(lines)*len(data) > maxSearch {
+	if len(lines)*len(data) > maxLineSearch {
 		return 0
 	}
 	end := len(data)
@@ -171,23 +171,23 @@ const tooManyValues = "cannot read more than %d values; remove what is not neede
 // textBytesPerValue is how many bytes of a text count as one more value.
 const textBytesPerValue = 16
 
-// separatorsOf is the number of separators for which a byte counts. A value has at most four separators. The text "- - -" is a
+// separatorWeight is the number of separators for which a byte counts. A value has at most four separators. The text "- - -" is a
 // list in a list in a list: each '-' or '?' alone makes a value, so it counts as four.
-var separatorsOf = [256]int{',': 1, ':': 1, '\n': 1, '[': 1, '{': 1, '-': 4, '?': 4}
+var separatorWeight = [256]int{',': 1, ':': 1, '\n': 1, '[': 1, '{': 1, '-': 4, '?': 4}
 
-// separatorsOfDirective is the number of separators for which a directive counts. It limits a text to a hundred directives. The
+// directiveWeight is the number of separators for which a directive counts. It limits a text to a hundred directives. The
 // parser compares each %TAG directive with all others, and each tag with all %TAG directives, so many directives would take too
 // long.
-const separatorsOfDirective = 4 * maxValues / 100
+const directiveWeight = 4 * maxValues / 100
 
 // LineOfTooManyValues returns the line at which a text exceeds maxValues, or 0. It counts separators before the library parses
 // the text, because the library needs about 200 bytes of memory for each value.
 func LineOfTooManyValues(data []byte) (line int) {
 	separators := 0
 	for i, c := range data {
-		separators += separatorsOf[c]
+		separators += separatorWeight[c]
 		if c == '%' && (i == 0 || data[i-1] < ' ' || data[i-1] > '~') {
-			separators += separatorsOfDirective
+			separators += directiveWeight
 		}
 		if separators > 4*maxValues { // a value has at most four separators
 			return 1 + bytes.Count(data[:i], []byte("\n"))

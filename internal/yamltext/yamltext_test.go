@@ -49,7 +49,7 @@ func TestDirectivesAreFew(t *testing.T) {
 // The line of a mistake is searched only in a short file. The search parses each beginning of the file, which takes seconds for
 // a long one.
 func TestALongFileWithAMistakeIsReadOnce(t *testing.T) {
-	if line := brokenLine([]byte(strings.Repeat("- "+strings.Repeat("b", 140)+"\n", 400) + "]")); line != 0 {
+	if line := findBrokenLine([]byte(strings.Repeat("- "+strings.Repeat("b", 140)+"\n", 400) + "]")); line != 0 {
 		t.Errorf("line %d is searched for", line)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// agentFlags lists the flags of the agent's own commands (contract, section 23).
-var agentFlags = map[string]string{
+// expectedAgentFlags lists the flags of the agent's own commands (contract, section 23).
+var expectedAgentFlags = map[string]string{
 	"create": "body assignee parent workspace branch tenant priority triage idempotency-key max-runtime created-by skill max-retries model goal " +
 		"goal-max-turns initial-status due json",
 	"list": "mine assignee status tenant session archived sort workflow-template-id step-key json", "show": "state-type state-name json",
@@ -23,9 +23,9 @@ var agentFlags = map[string]string{
 	"boards": "json all name description icon color switch delete default-workdir", "doctor": "json",
 }
 
-// agentRows are sequences of commands on one board. NAME= stores the printed ID, and $NAME stands
+// agentScenarios are sequences of commands on one board. NAME= stores the printed ID, and $NAME stands
 // for it. The exit codes are the agent's.
-var agentRows = []struct {
+var agentScenarios = []struct {
 	words string
 	code  int
 	keys  string // Required keys of the JSON; in a list, of its first element.
@@ -146,7 +146,7 @@ func TestTheAgentsCommandLine(t *testing.T) {
 	s := newShell(t)
 	s.env["HERMES_PROFILE"] = "coder"
 	ids, used := make(map[string]string), make(map[string][]string)
-	for _, row := range agentRows {
+	for _, row := range agentScenarios {
 		line, name := row.words, ""
 		if n, rest, is := strings.Cut(line, "="); is && len(n) == 1 {
 			name, line = n, rest
@@ -156,7 +156,7 @@ func TestTheAgentsCommandLine(t *testing.T) {
 		if code != row.code || !strings.Contains(out+errs, row.says) {
 			t.Errorf("%s: exit code %d, want %d, with %q:\n%s%s", row.words, code, row.code, row.says, out, errs)
 		}
-		if code != cmdline.Done && strings.Count(errs, "\n") > 1 {
+		if code != cmdline.ExitDone && strings.Count(errs, "\n") > 1 {
 			t.Errorf("%s: the error has more than a line: %q", row.words, errs)
 		}
 		if name != "" {
@@ -199,7 +199,7 @@ func TestTheAgentsCommandLine(t *testing.T) {
 			}
 		}
 	}
-	for verb, list := range agentFlags {
+	for verb, list := range expectedAgentFlags {
 		for flag := range strings.FieldsSeq(list) {
 			if !slices.Contains(flags[verb], flag) {
 				t.Errorf("the agent has %s --%s; the page has not", verb, flag)
@@ -234,8 +234,8 @@ func TestAWorkersCommandsAreForItsOwnAttempt(t *testing.T) {
 	s.mustRun("claim", id)
 	s.env["HERMES_KANBAN_TASK"], s.env["HERMES_KANBAN_RUN_ID"] = id, jsonNumber(first)
 	for _, verb := range []string{"complete", "block", "schedule", "heartbeat"} {
-		s.checkFails(cmdline.Failed, "its status does not allow it", verb, id)
-		s.checkFails(cmdline.Failed, "changes no other task", verb, other)
+		s.checkFails(cmdline.ExitFailed, "its status does not allow it", verb, id)
+		s.checkFails(cmdline.ExitFailed, "changes no other task", verb, other)
 	}
 	s.env["HERMES_KANBAN_RUN_ID"] = jsonNumber(s.task(id).Task.CurrentRunID)
 	s.mustRun("heartbeat", id)

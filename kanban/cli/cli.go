@@ -26,8 +26,8 @@ import (
 	"hinit/kanban/cli/runner"
 )
 
-// program is the command before the name of a verb.
-const program = "hinit kanban"
+// programName is the command before the name of a verb.
+const programName = "hinit kanban"
 
 // Terminal holds what the command line needs from its process: outputs, environment and clock. Tests replace it.
 type Terminal struct {
@@ -43,9 +43,9 @@ func NewTerminal(out io.Writer) *Terminal {
 	return &Terminal{Out: out, Err: os.Stderr, Env: os.Getenv, Environ: os.Environ(), OutIsTerminal: proc.IsTerminal(os.Stdout), Now: time.Now}
 }
 
-// action is the function of a verb, called after its flags are parsed. s is the open board, or nil for a verb with
+// verbAction is the function of a verb, called after its flags are parsed. s is the open board, or nil for a verb with
 // opensNoBoard. words are the arguments that aren't flags.
-type action func(ctx context.Context, s *kanban.Store, words []string) error
+type verbAction func(ctx context.Context, s *kanban.Store, words []string) error
 
 // verb is one verb of `hinit kanban`, such as create or list.
 type verb struct {
@@ -55,11 +55,11 @@ type verb struct {
 	multiWordFlag string // Name of a flag whose value is all words up to the next flag.
 	summary       string
 	help          string
-	hasJSONFlag   bool                 // Whether the verb has the flag --json.
-	checksFile    bool                 // Whether the verb checks the integrity of the whole file when it opens the board.
-	opensNoBoard  bool                 // Whether the verb does not open the board.
-	busyTimeout   time.Duration        // Maximum wait for other writers of the board; 0: the default of [kanban.Options].
-	define        func(c *call) action // Defines the flags of the verb and returns its action.
+	hasJSONFlag   bool                     // Whether the verb has the flag --json.
+	checksFile    bool                     // Whether the verb checks the integrity of the whole file when it opens the board.
+	opensNoBoard  bool                     // Whether the verb does not open the board.
+	busyTimeout   time.Duration            // Maximum wait for other writers of the board; 0: the default of [kanban.Options].
+	defineFlags   func(c *call) verbAction // Defines the flags of the verb and returns its action.
 }
 
 // call is one invocation of a verb, from the command line to the exit code.
@@ -82,16 +82,16 @@ var agentVerbs = []string{"swarm", "specify", "decompose", "context", "notify-su
 
 // Main runs the command line args, which begins with a verb. It returns the exit code of the process.
 func (t *Terminal) Main(args []string) int {
-	all, flags := args, cmdline.Flags(program)
+	all, flags := args, cmdline.NewFlagSet(programName)
 	board := flags.String("board", "", "")
 	err := flags.Parse(args)
 	args = flags.Args()
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		return t.call(verb{}, nil).Fail(cmdline.WrongUsage, "%v: flags of a command follow its name; see: %s help", err, program)
+		return t.call(verb{}, nil).Fail(cmdline.ExitUsage, "%v: flags of a command follow its name; see: %s help", err, programName)
 	}
 	if err != nil || len(args) == 0 || args[0] == "help" {
 		t.help()
-		return cmdline.Done
+		return cmdline.ExitDone
 	}
 	v, known := lo.Find(verbs(), func(v verb) bool { return v.name == args[0] || slices.Contains(v.aliases, args[0]) })
 	c := t.call(v, args[1:])
@@ -101,10 +101,10 @@ func (t *Terminal) Main(args []string) int {
 	}
 	if slices.Contains(agentVerbs, args[0]) {
 		err := t.becomeAgent(all)
-		return c.Fail(cmdline.WrongUsage, "cannot run %q: it needs the agent: %v; run: hermes kanban %[1]s", args[0], err)
+		return c.Fail(cmdline.ExitUsage, "cannot run %q: it needs the agent: %v; run: hermes kanban %[1]s", args[0], err)
 	}
 	names := lo.Map(verbs(), func(v verb, _ int) string { return v.name })
-	return c.Fail(cmdline.WrongUsage, "cannot run %q: %s has no such command%s; see: %[2]s help", args[0], program, cmdline.DidYouMean(args[0], names))
+	return c.Fail(cmdline.ExitUsage, "cannot run %q: %s has no such command%s; see: %[2]s help", args[0], programName, cmdline.DidYouMean(args[0], names))
 }
 
 // becomeAgent replaces this program by the agent's own command (execve(2)). It returns only if that fails.
@@ -126,7 +126,7 @@ func (t *Terminal) lookupEnv(name string) (string, bool) {
 }
 
 func (t *Terminal) call(v verb, args []string) *call {
-	described := cmdline.Verb{Program: program, Name: v.name, Args: v.args, Summary: v.summary, Help: v.help, Aliases: v.aliases}
+	described := cmdline.Verb{Program: programName, Name: v.name, Args: v.args, Summary: v.summary, Help: v.help, Aliases: v.aliases}
 	c := &call{Call: cmdline.NewCall(described, expandMultiWordFlag(args, v.multiWordFlag), t.Out, t.Err), Terminal: t, verb: v}
 	c.Call.Env = t.lookupEnv
 	return c
@@ -154,13 +154,13 @@ func expandMultiWordFlag(args []string, flag string) (out []string) {
 func (t *Terminal) help() {
 	fmt.Fprint(t.Out, "hinit kanban is the task board that the agent's profiles share, and its dispatcher.\n\n")
 	for _, v := range verbs() {
-		fmt.Fprintf(t.Out, "  %s %-12s %s\n", program, v.name, v.summary)
+		fmt.Fprintf(t.Out, "  %s %-12s %s\n", programName, v.name, v.summary)
 	}
 	fmt.Fprintf(t.Out, `
 %s COMMAND --help tells more. Without --board a command works on the current board.
 Exit codes: 0 done, 1 failed, 2 wrong usage.
 The agent itself answers: %s.
-`, program, strings.Join(agentVerbs, ", "))
+`, programName, strings.Join(agentVerbs, ", "))
 }
 
 var (
@@ -177,7 +177,7 @@ func usageErrorf(format string, args ...any) error {
 
 // run parses the flags, opens the board and runs the verb. It returns the exit code.
 func (c *call) run() int {
-	act := c.verb.define(c)
+	act := c.verb.defineFlags(c)
 	if c.verb.hasJSONFlag {
 		c.Flags.BoolVar(&c.wantsJSON, "json", false, "print JSON")
 	}
@@ -206,16 +206,16 @@ func (c *call) run() int {
 // reportFailure prints "cannot", the operation doing and the error on one line, and returns the
 // exit code. If err is nil, it prints nothing and returns 0.
 func (c *call) reportFailure(doing string, err error) int {
-	code := cmdline.Failed
+	code := cmdline.ExitFailed
 	switch {
 	case err == nil:
-		return cmdline.Done
+		return cmdline.ExitDone
 	case errors.Is(err, errAlreadyPrinted):
 		return code
 	case errors.As(err, new(kanban.InvalidError)):
-		code = cmdline.WrongUsage
+		code = cmdline.ExitUsage
 	}
-	message := kanban.Explain(err)
+	message := kanban.ExplainFileError(err)
 	if !strings.HasPrefix(message, "cannot ") {
 		message = "cannot " + doing + ": " + message
 	}
@@ -255,9 +255,9 @@ type multilineText string
 func (c *call) print(format string, args ...any) {
 	for i, arg := range args {
 		if text, is := arg.(multilineText); is {
-			args[i] = show.Text(string(text))
+			args[i] = show.EscapeText(string(text))
 		} else if v := reflect.ValueOf(arg); v.Kind() == reflect.String {
-			args[i] = show.Line(v.String())
+			args[i] = show.EscapeLine(v.String())
 		}
 	}
 	fmt.Fprintf(c.Terminal.Out, format, args...)
@@ -280,11 +280,11 @@ func (c *call) printResult(v any, err error, people func()) error {
 // control characters.
 func (c *call) printJSON(v any) error { return cmdline.WriteJSON(c.Terminal.Out, v, "  ") }
 
-// table prints a table. It calls fill with a function that adds a row. Each cell becomes one line of limited length.
-func (c *call) table(fill func(row func(cells ...any))) {
+// printTable prints a table. It calls fill with a function that adds a row. Each cell becomes one line of limited length.
+func (c *call) printTable(fill func(row func(cells ...any))) {
 	w := tabwriter.NewWriter(c.Terminal.Out, 0, 0, 2, ' ', 0)
 	fill(func(cells ...any) {
-		texts := lo.Map(cells, func(cell any, _ int) string { return cmp.Or(clip(show.Line(fmt.Sprint(cell))), emptyCell) })
+		texts := lo.Map(cells, func(v any, _ int) string { return cmp.Or(truncate(show.EscapeLine(fmt.Sprint(v))), emptyCell) })
 		fmt.Fprintln(w, strings.Join(texts, "\t"))
 	})
 	_ = w.Flush() // Flush fails only if the reader of the output is gone.
@@ -299,12 +299,12 @@ func (c *call) boards() *kanban.Boards {
 // paths returns the paths of the board that the user has selected.
 func (c *call) paths() (kanban.Paths, error) {
 	b := c.boards()
-	slug, err := kanban.Slug(c.board)
+	slug, err := kanban.CanonicalSlug(c.board)
 	if err != nil {
 		return kanban.Paths{}, err
 	}
 	if slug != "" && !b.Exists(slug) {
-		return kanban.Paths{}, fmt.Errorf("cannot use board %q: it does not exist; create it with: %s boards create %s", slug, program, slug)
+		return kanban.Paths{}, fmt.Errorf("cannot use board %q: it does not exist; create it with: %s boards create %s", slug, programName, slug)
 	}
 	return b.Paths(slug)
 }
@@ -324,7 +324,7 @@ func (c *call) openAt(ctx context.Context, paths kanban.Paths) (*kanban.Store, e
 		toolsets = lo.FlatMap(profiles.List(), func(name string, _ int) []string { return profiles.Toolsets(name) })
 	}
 	return kanban.Open(ctx, paths, kanban.Options{
-		Env: c.Terminal.Env, SkipCheck: !c.verb.checksFile, Host: c.Variable("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,
+		Env: c.Terminal.Env, SkipCheck: !c.verb.checksFile, Host: c.EnvOr("HINIT_KANBAN_HOST", ""), Workdir: c.boards().Meta(paths.Board).DefaultWorkdir,
 		Toolsets: toolsets, BusyTimeout: c.verb.busyTimeout, Log: c.logger(),
 	})
 }

@@ -17,18 +17,18 @@ import (
 	"hinit/kanban"
 )
 
-// shell is a board with a user who types commands.
-type shell struct {
+// testShell is a board with a user who types commands.
+type testShell struct {
 	*testing.T
-	root   string
-	env    map[string]string
-	now    time.Time
-	screen bool
+	root          string
+	env           map[string]string
+	now           time.Time
+	outIsTerminal bool
 }
 
-func newShell(t *testing.T) *shell {
+func newShell(t *testing.T) *testShell {
 	t.Helper()
-	s := &shell{T: t, root: t.TempDir(), now: time.Now()}
+	s := &testShell{T: t, root: t.TempDir(), now: time.Now()}
 	for _, name := range []string{"coder", "ops"} {
 		if err := os.MkdirAll(filepath.Join(s.root, "profiles", name), 0o755); err != nil {
 			t.Fatal(err)
@@ -38,7 +38,7 @@ func newShell(t *testing.T) *shell {
 	return s
 }
 
-func (s *shell) run(args ...string) (code int, out, errs string) {
+func (s *testShell) run(args ...string) (code int, out, errs string) {
 	s.Helper()
 	var stdout, stderr bytes.Buffer
 	var environ []string
@@ -46,29 +46,29 @@ func (s *shell) run(args ...string) (code int, out, errs string) {
 		environ = append(environ, name+"="+value)
 	}
 	t := &Terminal{
-		OutIsTerminal: s.screen, Out: &stdout, Err: &stderr, Env: func(name string) string { return s.env[name] }, Environ: environ, Now: func() time.Time { return s.now },
+		OutIsTerminal: s.outIsTerminal, Out: &stdout, Err: &stderr, Env: func(name string) string { return s.env[name] }, Environ: environ, Now: func() time.Time { return s.now },
 	}
 	code = t.Main(args)
 	return code, stdout.String(), stderr.String()
 }
 
-func (s *shell) mustRun(args ...string) string {
+func (s *testShell) mustRun(args ...string) string {
 	s.Helper()
 	code, out, errs := s.run(args...)
-	if code != cmdline.Done {
+	if code != cmdline.ExitDone {
 		s.Fatalf("%q: exit code %d, %s", args, code, errs)
 	}
 	return out
 }
 
 // checkFails runs a command that must fail with the given code and text.
-func (s *shell) checkFails(code int, message string, args ...string) {
+func (s *testShell) checkFails(code int, message string, args ...string) {
 	s.Helper()
 	got, out, errs := s.run(args...)
 	if got != code || !strings.Contains(errs, message) {
 		s.Errorf("%q: exit code %d, want %d; %q, want %q; printed %q", args, got, code, errs, message, out)
 	}
-	if strings.Count(errs, "\n") > 1 && code != cmdline.WrongUsage {
+	if strings.Count(errs, "\n") > 1 && code != cmdline.ExitUsage {
 		s.Errorf("%q: the error has more than a line: %q", args, errs)
 	}
 }
@@ -80,19 +80,19 @@ func TestAWarningOfTheBoardIsSaidByTheCommand(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(s.root, "kanban.db.init.lock"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs := s.run("create", "a"); code != cmdline.Done || !strings.Contains(errs, `level=WARN msg="opening the board without its init lock"`) {
+	if code, _, errs := s.run("create", "a"); code != cmdline.ExitDone || !strings.Contains(errs, `level=WARN msg="opening the board without its init lock"`) {
 		t.Errorf("exit code %d: %q", code, errs)
 	}
 }
 
 var idPattern = regexp.MustCompile(`t_[0-9a-f]{8}`)
 
-func (s *shell) create(args ...string) string {
+func (s *testShell) create(args ...string) string {
 	s.Helper()
 	return idPattern.FindString(s.mustRun(append([]string{"create"}, args...)...))
 }
 
-func (s *shell) task(id string) (t struct {
+func (s *testShell) task(id string) (t struct {
 	Task    kanban.Task
 	Parents []string
 },
@@ -117,7 +117,7 @@ func TestATerminalObeysNoWorker(t *testing.T) {
 	if out := s.mustRun("log", id); out != said {
 		t.Errorf("a program reads %q", out)
 	}
-	s.screen = true
+	s.outIsTerminal = true
 	if out := s.mustRun("log", id); strings.Contains(out, "\x1b]") || strings.Contains(out, "\x1b[2J") || strings.Count(out, "\n") != 2 {
 		t.Errorf("a terminal gets %q", out)
 	}
@@ -140,7 +140,7 @@ func TestDoctorNamesAWriterThatDoesNotEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if code, out, _ := s.run("doctor"); code != cmdline.Failed || !strings.Contains(out, "another program is writing to the board") {
+	if code, out, _ := s.run("doctor"); code != cmdline.ExitFailed || !strings.Contains(out, "another program is writing to the board") {
 		t.Errorf("exit code %d: %s", code, out)
 	}
 	_ = conn.Close() // Closing the connection ends the transaction.
@@ -196,7 +196,7 @@ func TestCreateTellsIDStatusAndAssignee(t *testing.T) {
 			t.Errorf("%q warns: %q", args, errs)
 		}
 	}
-	s.checkFails(cmdline.Failed, "no-such", "create", "x", "--parent", "no-such")
+	s.checkFails(cmdline.ExitFailed, "no-such", "create", "x", "--parent", "no-such")
 }
 
 func TestClaimReclaimAndHeartbeatSayWhatTheContractSays(t *testing.T) {
@@ -205,15 +205,15 @@ func TestClaimReclaimAndHeartbeatSayWhatTheContractSays(t *testing.T) {
 	if out := s.mustRun("claim", id); !strings.HasPrefix(out, "Claimed "+id+"\nWorkspace: ") {
 		t.Errorf("%q", out)
 	}
-	s.checkFails(cmdline.Failed, "cannot claim "+id+": status=running lock=", "claim", id)
+	s.checkFails(cmdline.ExitFailed, "cannot claim "+id+": status=running lock=", "claim", id)
 	if out := s.mustRun("heartbeat", id); out != "Heartbeat recorded for "+id+"\n" {
 		t.Errorf("%q", out)
 	}
 	if out := s.mustRun("reclaim", id, "--local", "too slow"); out != "Reclaimed "+id+"\n" {
 		t.Errorf("%q", out)
 	}
-	s.checkFails(cmdline.Failed, "cannot reclaim "+id+" (not running or unknown id)", "reclaim", id, "--local")
-	s.checkFails(cmdline.Failed, "cannot reclaim t_00000000 (not running or unknown id)", "reclaim", "t_00000000", "--local")
+	s.checkFails(cmdline.ExitFailed, "cannot reclaim "+id+" (not running or unknown id)", "reclaim", id, "--local")
+	s.checkFails(cmdline.ExitFailed, "cannot reclaim t_00000000 (not running or unknown id)", "reclaim", "t_00000000", "--local")
 }
 
 func TestATaskFromItsCreationToTheArchive(t *testing.T) {
@@ -226,7 +226,7 @@ func TestATaskFromItsCreationToTheArchive(t *testing.T) {
 	}
 	s.mustRun("comment", parent, "a", "remark")
 	s.mustRun("block", parent, "no", "key")
-	s.checkFails(cmdline.Failed, "cannot promote", "promote", child)
+	s.checkFails(cmdline.ExitFailed, "cannot promote", "promote", child)
 	s.mustRun("unblock", parent)
 	s.mustRun("edit", parent, "--title", "new title", "--priority", "5")
 	s.mustRun("complete", parent, "--summary", "fine")
@@ -252,7 +252,7 @@ func TestATaskFromItsCreationToTheArchive(t *testing.T) {
 		t.Errorf("%s", out)
 	}
 	s.mustRun("archive", "--rm", parent)
-	s.checkFails(cmdline.Failed, "no such task", "show", parent)
+	s.checkFails(cmdline.ExitFailed, "no such task", "show", parent)
 	if out := s.mustRun("watch", "--no-follow"); !strings.Contains(out, child+"  archived") || strings.Contains(out, parent+"  ") {
 		t.Errorf("the events are:\n%s", out)
 	}
@@ -350,8 +350,8 @@ func TestBoardsAreApart(t *testing.T) {
 	if out := s.mustRun("list", "--board", "side"); strings.Contains(out, "here") && !strings.Contains(out, "there") {
 		t.Errorf("%s", out)
 	}
-	s.checkFails(cmdline.Failed, "does not exist", "--board", "nosuch", "list")
-	s.checkFails(cmdline.WrongUsage, "cannot use board name", "--board", "a/b", "list")
+	s.checkFails(cmdline.ExitFailed, "does not exist", "--board", "nosuch", "list")
+	s.checkFails(cmdline.ExitUsage, "cannot use board name", "--board", "a/b", "list")
 	s.mustRun("boards", "switch", "side")
 	if out := s.mustRun("boards", "list"); !strings.Contains(out, "* side") {
 		t.Errorf("%s", out)
@@ -364,7 +364,7 @@ func TestBoardsAreApart(t *testing.T) {
 	if out := s.mustRun("boards", "current"); !strings.HasPrefix(out, "default ") {
 		t.Errorf("%s", out)
 	}
-	s.checkFails(cmdline.Failed, "", "boards", "rm", "default")
+	s.checkFails(cmdline.ExitFailed, "", "boards", "rm", "default")
 }
 
 func TestDaemonIsDeprecated(t *testing.T) {
@@ -377,14 +377,14 @@ func TestDaemonIsDeprecated(t *testing.T) {
 
 func TestWrongUsage(t *testing.T) {
 	s := newShell(t)
-	s.checkFails(cmdline.WrongUsage, `did you mean "create"?`, "creat")
+	s.checkFails(cmdline.ExitUsage, `did you mean "create"?`, "creat")
 	s.env["HERMES_BIN"] = filepath.Join(t.TempDir(), "none") // Otherwise the agent would replace this process.
-	s.checkFails(cmdline.WrongUsage, "hermes kanban swarm", "swarm")
-	s.checkFails(cmdline.WrongUsage, "expected: hinit kanban link PARENT CHILD", "link", "x")
-	s.checkFails(cmdline.WrongUsage, "see: hinit kanban list --help", "list", "--nosuch")
-	s.checkFails(cmdline.WrongUsage, "there is no such status", "list", "--status", "nosuch")
+	s.checkFails(cmdline.ExitUsage, "hermes kanban swarm", "swarm")
+	s.checkFails(cmdline.ExitUsage, "expected: hinit kanban link PARENT CHILD", "link", "x")
+	s.checkFails(cmdline.ExitUsage, "see: hinit kanban list --help", "list", "--nosuch")
+	s.checkFails(cmdline.ExitUsage, "there is no such status", "list", "--status", "nosuch")
 	for _, v := range verbs() {
-		if code, out, _ := s.run(v.name, "--help"); code != cmdline.Done || !strings.HasPrefix(out, "usage: hinit kanban "+v.name) {
+		if code, out, _ := s.run(v.name, "--help"); code != cmdline.ExitDone || !strings.HasPrefix(out, "usage: hinit kanban "+v.name) {
 			t.Errorf("%s --help: %d %q", v.name, code, out)
 		}
 	}
@@ -398,7 +398,7 @@ func TestDoctorFindsTheCommonestFaults(t *testing.T) {
 	s.mustRun("claim", lost, "--ttl", "1")
 	s.now = s.now.Add(time.Hour)
 	code, out, _ := s.run("doctor")
-	if code != cmdline.Failed {
+	if code != cmdline.ExitFailed {
 		t.Errorf("exit code %d", code)
 	}
 	for _, want := range []string{
@@ -421,7 +421,7 @@ func TestDoctorFindsTheCommonestFaults(t *testing.T) {
 	for _, more := range []string{"-wal", "-shm"} {
 		_ = os.Remove(filepath.Join(s.root, "kanban.db"+more))
 	}
-	if code, out, _ := s.run("doctor"); code != cmdline.Failed || !strings.Contains(out, "not a database") {
+	if code, out, _ := s.run("doctor"); code != cmdline.ExitFailed || !strings.Contains(out, "not a database") {
 		t.Errorf("a broken file: %d\n%s", code, out)
 	}
 }

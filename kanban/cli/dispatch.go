@@ -29,55 +29,55 @@ import (
 // dispatchVerbs are the verbs that start and stop workers.
 var dispatchVerbs = []verb{
 	{
-		name: "dispatch", hasJSONFlag: true, summary: "make one pass: release the tasks of dead workers, start ready tasks", define: dispatch,
+		name: "dispatch", hasJSONFlag: true, summary: "make one pass: release the tasks of dead workers, start ready tasks", defineFlags: runPass,
 		help: `Workers are started by the PID 1 of the container where hinit is that, else by this command. They keep running when it ends.
 A dry run starts nothing, but it releases and promotes.`,
 	},
 	{
-		name: "serve", checksFile: true, opensNoBoard: true, summary: "dispatch all boards until it is stopped", define: serveBoards,
+		name: "serve", checksFile: true, opensNoBoard: true, summary: "dispatch all boards until it is stopped", defineFlags: serveBoards,
 		help: `What the service kanban of hinit runs (HINIT_KANBAN=1). It wakes up when a board changes, when a worker ends, and at deadlines.
 One has a board at a time; the others wait for its end. Workers keep running when it ends. The agent's gateways may run beside it as they are: they
 find the board's lock held, dispatch nothing, and continue with notifications and the decomposition of tasks.`,
 	},
-	{name: "daemon", checksFile: true, opensNoBoard: true, summary: "DEPRECATED: serve, with --force", define: daemon},
-	{name: "reclaim", args: "ID [REASON...]", summary: "take a task from its worker, which is ended", define: reclaim},
-	{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", define: reassign},
+	{name: "daemon", checksFile: true, opensNoBoard: true, summary: "DEPRECATED: serve, with --force", defineFlags: daemon},
+	{name: "reclaim", args: "ID [REASON...]", summary: "take a task from its worker, which is ended", defineFlags: reclaimTask},
+	{name: "reassign", args: "ID PROFILE", summary: "give a task to another profile", defineFlags: reassignTask},
 }
 
 // configPath returns the path of the agent's config.yaml, whose section "kanban" configures the dispatcher.
 func (c *call) configPath() string {
-	return filepath.Join(c.Variable("HERMES_HOME", c.boards().Root), "config.yaml")
+	return filepath.Join(c.EnvOr("HERMES_HOME", c.boards().Root), "config.yaml")
 }
 
-// host says where workers are started: by PID 1, or in this process.
-type host struct {
+// workerHost says where workers are started: by PID 1, or in this process.
+type workerHost struct {
 	*runner.Runner
-	pid1   *dial.Client // Client of PID 1; nil: this process starts the workers.
-	volume string       // Value of [kanban.Dispatcher.ExclusiveVolumeID].
+	pid1              *dial.Client // Client of PID 1; nil: this process starts the workers.
+	exclusiveVolumeID string       // Value of [kanban.Dispatcher.ExclusiveVolumeID].
 }
 
 // chooseHost returns the host that starts workers: PID 1, or this process if here is true or PID 1 does not answer.
-func (c *call) chooseHost(ctx context.Context, here bool) (host, error) {
+func (c *call) chooseHost(ctx context.Context, here bool) (workerHost, error) {
 	if !here {
 		cl, err := cmdline.Dial(c.lookupEnv)
 		unanswered := errors.Is(err, client.ErrUnreachable)
 		var r *runner.Runner
 		if err == nil {
-			r, err = runner.NewByPID1(ctx, cl)
+			r, err = runner.NewPID1Runner(ctx, cl)
 		}
 		switch {
 		case err == nil:
-			return host{r, cl, c.idOfServedVolume(ctx, cl)}, nil
+			return workerHost{r, cl, c.idOfServedVolume(ctx, cl)}, nil
 		case !unanswered:
-			return host{}, fmt.Errorf("%w; to start workers without it: --local", err)
+			return workerHost{}, fmt.Errorf("%w; to start workers without it: --local", err)
 		}
 	}
 	cfg, err := config.Load(config.Options{Env: c.lookupEnv})
 	if err != nil {
-		return host{}, err
+		return workerHost{}, err
 	}
-	r, err := runner.NewLocal(ctx, cfg)
-	return host{Runner: r}, err
+	r, err := runner.NewLocalRunner(ctx, cfg)
+	return workerHost{Runner: r}, err
 }
 
 // idOfServedVolume returns a name for the data volume, or "" if another container may have workers on it. It returns a name
@@ -96,10 +96,10 @@ func (c *call) idOfServedVolume(ctx context.Context, cl *dial.Client) string {
 }
 
 // dispatcher returns a dispatcher for the board s. Its workers are started by the host h.
-func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Dispatcher {
+func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h workerHost) *kanban.Dispatcher {
 	d := &kanban.Dispatcher{
 		Store: s, Config: cfg, Profiles: kanban.ProfileDirs(c.boards().Root), Environ: c.Environ, IsIsolated: runner.NewIsolationCheck(c.lookupEnv),
-		Git: runner.Git, ExclusiveVolumeID: h.volume,
+		Git: runner.Git, ExclusiveVolumeID: h.exclusiveVolumeID,
 	}
 	if h.Runner != nil {
 		d.Runner = h.Runner
@@ -108,13 +108,13 @@ func (c *call) dispatcher(s *kanban.Store, cfg kanban.Config, h host) *kanban.Di
 }
 
 func (c *call) logger() *slog.Logger {
-	return slog.New(slog.NewTextHandler(cmdline.Escaped{Writer: c.Terminal.Err}, nil))
+	return slog.New(slog.NewTextHandler(cmdline.EscapedWriter{Writer: c.Terminal.Err}, nil))
 }
 
-func dispatch(c *call) action {
+func runPass(c *call) verbAction {
 	dry := c.Flags.Bool("dry-run", false, "start nothing")
 	limit := c.Flags.Int("failure-limit", kanban.DefaultFailureLimit, "failures after which a task is blocked, `N`")
-	withWorkers := c.withWorkers("start workers from here, not by PID 1")
+	withWorkers := c.withDispatcher("start workers from here, not by PID 1")
 	opt := kanban.TickOptions{}
 	optionalFlag(c, &opt.MaxSpawn, "max", "at most `N` tasks running; wins over the configuration", parseNumber)
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
@@ -129,7 +129,7 @@ func dispatch(c *call) action {
 }
 
 // showResult prints what a pass has done, in the format of the agent's own command, which scripts parse.
-func (c *call) showResult(res kanban.Result, cfg kanban.Config, dry bool) {
+func (c *call) showResult(res kanban.TickResult, cfg kanban.Config, dry bool) {
 	count := func(name string, n int, ids []string) {
 		c.print("%-14s%d\n", name+":", n)
 		if len(ids) > 0 {
@@ -174,8 +174,8 @@ func pythonQuoted(s string) string {
 	return q + strings.ReplaceAll(s, q, `\`+q) + q
 }
 
-func reclaim(c *call) action {
-	withWorkers, reason := c.withWorkers("don't ask PID 1"), c.reasonFlag()
+func reclaimTask(c *call) verbAction {
+	withWorkers, reason := c.withDispatcher("don't ask PID 1"), c.reasonFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		return withWorkers(ctx, s, kanban.Config{}, func(d *kanban.Dispatcher) error {
 			ok, err := d.Reclaim(ctx, c.Now(), words[0], reason(words[1:]))
@@ -187,8 +187,8 @@ func reclaim(c *call) action {
 	}
 }
 
-func reassign(c *call) action {
-	withWorkers, reason := c.withWorkers("don't ask PID 1"), c.reasonFlag()
+func reassignTask(c *call) verbAction {
+	withWorkers, reason := c.withDispatcher("don't ask PID 1"), c.reasonFlag()
 	take := c.Flags.Bool("reclaim", false, "reclaim the task from its worker first")
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		return withWorkers(ctx, s, kanban.Config{}, func(d *kanban.Dispatcher) error {
@@ -201,10 +201,10 @@ func reassign(c *call) action {
 	}
 }
 
-// withWorkers defines the flag --local, with the help text local, for a verb that starts or stops workers. It returns a
+// withDispatcher defines the flag --local, with the help text local, for a verb that starts or stops workers. It returns a
 // function that makes a dispatcher and passes it to the callback do. With the flag, this process starts the workers. Without
 // it, PID 1 does, if it answers.
-func (c *call) withWorkers(local string) func(context.Context, *kanban.Store, kanban.Config, func(*kanban.Dispatcher) error) error {
+func (c *call) withDispatcher(local string) func(context.Context, *kanban.Store, kanban.Config, func(*kanban.Dispatcher) error) error {
 	here := c.Flags.Bool("local", false, local)
 	return func(ctx context.Context, s *kanban.Store, cfg kanban.Config, do func(*kanban.Dispatcher) error) error {
 		h, err := c.chooseHost(ctx, *here)
@@ -216,7 +216,7 @@ func (c *call) withWorkers(local string) func(context.Context, *kanban.Store, ka
 	}
 }
 
-func serveBoards(c *call) action {
+func serveBoards(c *call) verbAction {
 	here := c.Flags.Bool("local", false, "start workers from here, not by PID 1")
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		return c.serve(ctx, *here, func(*kanban.Config) {})
@@ -224,7 +224,7 @@ func serveBoards(c *call) action {
 }
 
 // daemon implements the verb daemon, which the agent's own command has and calls deprecated.
-func daemon(c *call) action {
+func daemon(c *call) verbAction {
 	force := c.Flags.Bool("force", false, "serve all the same")
 	interval := c.Flags.Float64("interval", 0, "`SECONDS` between two looks")
 	limit := c.Flags.Int("failure-limit", 0, "failures after which a task is blocked, `N`")
@@ -235,7 +235,7 @@ func daemon(c *call) action {
 	optionalFlag(c, &most, "max", "at most `N` tasks running", parseNumber)
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		if !*force {
-			return usageErrorf("it is DEPRECATED; run: %s serve, or start the container with HINIT_KANBAN=1, or: hermes gateway start", program)
+			return usageErrorf("it is DEPRECATED; run: %s serve, or start the container with HINIT_KANBAN=1, or: hermes gateway start", programName)
 		}
 		if *pidfile != "" {
 			if err := os.WriteFile(*pidfile, fmt.Appendln(nil, os.Getpid()), 0o644); err != nil {
@@ -284,13 +284,13 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 			return d, nil
 		},
 	}
-	socket := c.Variable(notify.SocketVar, "")
+	socket := c.EnvOr(notify.SocketVar, "")
 	// Ignore the error: if READY=1 doesn't arrive, PID 1 restarts this service.
 	tell := func(text string) { _ = notify.Send(socket, text) }
 	s.OnReady = func() { tell("READY=1") }
 	troubled := ""
 	s.ShowStatus = func(text, trouble string) {
-		tell("STATUS=" + clip(show.Line(text)))
+		tell("STATUS=" + truncate(show.EscapeLine(text)))
 		if h.pid1 == nil || trouble == troubled {
 			return
 		}
@@ -299,7 +299,7 @@ func (c *call) serve(ctx context.Context, here bool, change func(*kanban.Config)
 		defer cancel()
 		// Ignore the error: the call fails if this process isn't the service kanban of PID 1, and then no status page shows
 		// the text.
-		_ = h.pid1.SetStatusText(ctx, config.KanbanName, clip(trouble))
+		_ = h.pid1.SetStatusText(ctx, config.KanbanName, truncate(trouble))
 	}
 	workers := "from here"
 	if h.pid1 != nil {
@@ -323,7 +323,7 @@ const (
 	maxStatusBytes = 200
 )
 
-func clip(text string) string {
+func truncate(text string) string {
 	if len(text) > maxStatusBytes {
 		return strings.ToValidUTF8(text[:maxStatusBytes-3], "") + "..."
 	}

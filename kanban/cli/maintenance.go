@@ -22,12 +22,12 @@ import (
 
 // maintenanceVerbs are the verbs that clean up a board, back it up, and find its problems.
 var maintenanceVerbs = []verb{
-	{name: "gc", hasJSONFlag: true, summary: "delete old logs, and old events of finished tasks", define: gc},
-	{name: "backup", checksFile: true, args: "FILE", summary: "write a checked copy of the board", define: backup},
-	{name: "doctor", hasJSONFlag: true, checksFile: true, opensNoBoard: true, busyTimeout: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", define: doctor},
+	{name: "gc", hasJSONFlag: true, summary: "delete old logs, and old events of finished tasks", defineFlags: removeOldData},
+	{name: "backup", checksFile: true, args: "FILE", summary: "write a checked copy of the board", defineFlags: backupBoard},
+	{name: "doctor", hasJSONFlag: true, checksFile: true, opensNoBoard: true, busyTimeout: 5 * time.Second, aliases: []string{"diagnostics", "diag"}, summary: "find what keeps tasks from being started", defineFlags: doctor},
 }
 
-func gc(c *call) action {
+func removeOldData(c *call) verbAction {
 	events := c.Flags.Int("event-retention-days", 30, "keep events that are younger than `N` days")
 	logs := c.Flags.Int("log-retention-days", 30, "keep logs that are younger than `N` days")
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
@@ -40,7 +40,7 @@ func gc(c *call) action {
 	}
 }
 
-func backup(c *call) action {
+func backupBoard(c *call) verbAction {
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		return c.reportDone(true, s.Backup(ctx, words[0]), "Wrote %s", words[0])
 	}
@@ -56,7 +56,7 @@ type examination struct {
 	host           string // This host's name, as in claims.
 }
 
-func doctor(c *call) action {
+func doctor(c *call) verbAction {
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		x := &examination{call: c}
 		s, err := c.open(ctx)
@@ -64,7 +64,7 @@ func doctor(c *call) action {
 		case is:
 			x.findings.Failed("file", "%v; put a sound copy in its place, or: sqlite3 %s .recover", err, corrupt.Path)
 		case err != nil:
-			why, _, _ := strings.Cut(kanban.Explain(err), "; see: ")
+			why, _, _ := strings.Cut(kanban.ExplainFileError(err), "; see: ")
 			x.findings.Failed("file", "%s", why)
 		default:
 			x.findings.OK("file", "%s is sound", s.Paths().DB)
@@ -97,7 +97,7 @@ func (x *examination) examine(ctx context.Context) (err error) {
 	}
 	x.host, _, _ = strings.Cut(x.Claimer(), ":")
 	for status, tasks := range map[kanban.Status]*[]kanban.Task{kanban.Ready: &x.ready, kanban.Running: &x.running} {
-		if *tasks, err = x.Tasks(ctx, kanban.Filter{Status: status, WithoutBody: true}); err != nil {
+		if *tasks, err = x.Tasks(ctx, kanban.TaskFilter{Status: status, WithoutBody: true}); err != nil {
 			return err
 		}
 	}
@@ -119,7 +119,7 @@ func (x *examination) checkFile(ctx context.Context) error {
 	users, _ := lockHolders(x.Paths().DB + "-shm")
 	users = slices.DeleteFunc(users, func(pid int) bool { return pid == os.Getpid() })
 	if err := x.Writable(ctx); err != nil {
-		why, _, _ := strings.Cut(kanban.Explain(err), "; try again")
+		why, _, _ := strings.Cut(kanban.ExplainFileError(err), "; try again")
 		x.findings.Failed("file", "%s; processes that have it open: %v", why, users)
 	}
 	if log, err := os.Stat(x.Paths().DB + "-wal"); err == nil && log.Size() > maxLogBytes {
@@ -213,10 +213,10 @@ func (x *examination) checkClaims(context.Context) error {
 
 // checkWorkers reports workers that are still alive although their attempt is over.
 func (x *examination) checkWorkers(ctx context.Context) error {
-	left, err := x.dispatcher(x.Store, kanban.Config{}, host{}).LeavingWorkers(ctx, x.Now())
+	left, err := x.dispatcher(x.Store, kanban.Config{}, workerHost{}).DepartedWorkers(ctx, x.Now())
 	for _, w := range left {
 		x.findings.Warning("worker", "%s: its attempt %d is over since %s, and its worker, process %d, is alive; the dispatcher ends it at %s",
-			w.Task, w.Run, w.Since.Format(time.TimeOnly), w.PID, w.Until.Format(time.TimeOnly))
+			w.Task, w.Run, w.AttemptEnd.Format(time.TimeOnly), w.PID, w.EndDeadline.Format(time.TimeOnly))
 	}
 	return err
 }
@@ -297,9 +297,9 @@ func lockHolders(path string) (pids []int, known bool) {
 	return pids, err == nil
 }
 
-// warnIdle prints a warning if a task is ready but no dispatcher runs. If it can't find out whether one runs, it prints
+// warnNoDispatcher prints a warning if a task is ready but no dispatcher runs. If it can't find out whether one runs, it prints
 // nothing.
-func (c *call) warnIdle() {
+func (c *call) warnNoDispatcher() {
 	paths, err := c.paths()
 	if err != nil {
 		return
@@ -309,5 +309,5 @@ func (c *call) warnIdle() {
 			return
 		}
 	}
-	c.Fail(cmdline.Done, "warning: no gateway is running that dispatches, nor the service kanban; the task waits until one does, or: hinit kanban dispatch")
+	c.Fail(cmdline.ExitDone, "warning: no gateway is running that dispatches, nor the service kanban; the task waits until one does, or: hinit kanban dispatch")
 }

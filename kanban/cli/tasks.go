@@ -16,18 +16,18 @@ import (
 
 // taskVerbs are the verbs that make, list, show and connect tasks.
 var taskVerbs = []verb{
-	{name: "create", hasJSONFlag: true, args: "TITLE", summary: "make a task", define: create},
-	{name: "list", hasJSONFlag: true, aliases: []string{"ls"}, summary: "list tasks", define: listTasks},
-	{name: "show", hasJSONFlag: true, args: "ID", summary: "show a task with its links, comments, attempts and events", define: showTask},
-	{name: "edit", args: "ID", summary: "change what a task says", define: edit},
-	{name: "comment", args: "ID TEXT...", summary: "write a remark on a task", define: comment},
-	{name: "archive", args: "[ID...]", multiWordFlag: "rm", summary: "archive tasks", define: archive},
-	{name: "assign", args: "ID PROFILE", summary: "give a task to a profile; none takes it away", define: assign},
-	{name: "link", args: "PARENT CHILD", summary: "let a task wait for another one", define: link},
-	{name: "unlink", args: "PARENT CHILD", summary: "remove such a link", define: unlink},
+	{name: "create", hasJSONFlag: true, args: "TITLE", summary: "make a task", defineFlags: createTask},
+	{name: "list", hasJSONFlag: true, aliases: []string{"ls"}, summary: "list tasks", defineFlags: listTasks},
+	{name: "show", hasJSONFlag: true, args: "ID", summary: "show a task with its links, comments, attempts and events", defineFlags: showTask},
+	{name: "edit", args: "ID", summary: "change what a task says", defineFlags: editTask},
+	{name: "comment", args: "ID TEXT...", summary: "write a remark on a task", defineFlags: addComment},
+	{name: "archive", args: "[ID...]", multiWordFlag: "rm", summary: "archive tasks", defineFlags: archiveTasks},
+	{name: "assign", args: "ID PROFILE", summary: "give a task to a profile; none takes it away", defineFlags: assignTask},
+	{name: "link", args: "PARENT CHILD", summary: "let a task wait for another one", defineFlags: linkTasks},
+	{name: "unlink", args: "PARENT CHILD", summary: "remove such a link", defineFlags: unlinkTasks},
 }
 
-func create(c *call) action {
+func createTask(c *call) verbAction {
 	n, parents, f := kanban.Task{}, stringList{}, c.Flags
 	f.StringVar(&n.Body, "body", "", "opening post, `TEXT`")
 	f.StringVar(&n.Assignee, "assignee", "", "`PROFILE` that works on it")
@@ -71,20 +71,20 @@ func create(c *call) action {
 		return c.printResult(t, err, func() {
 			c.print("Created %s  (%s, assignee=%s)\n", t.ID, t.Status, cmp.Or(t.Assignee, emptyCell))
 			if t.Status == kanban.Ready && t.Assignee != "" {
-				c.warnIdle()
+				c.warnNoDispatcher()
 			}
 		})
 	}
 }
 
-func listTasks(c *call) action {
-	var f kanban.Filter
+func listTasks(c *call) verbAction {
+	var f kanban.TaskFilter
 	c.Flags.StringVar((*string)(&f.Status), "status", "", "only this `STATUS`")
 	c.Flags.StringVar(&f.Assignee, "assignee", "", "only this `PROFILE`")
 	c.Flags.StringVar(&f.Tenant, "tenant", "", "only this `NAME`")
 	c.Flags.StringVar(&f.SessionID, "session", "", "only of this session, `ID`")
 	c.Flags.StringVar(&f.Template, "workflow-template-id", "", "only of this workflow, `ID`")
-	c.Flags.StringVar(&f.Step, "step-key", "", "only at this step of it, `KEY`")
+	c.Flags.StringVar(&f.StepKey, "step-key", "", "only at this step of it, `KEY`")
 	c.Flags.BoolVar(&f.IncludeArchived, "archived", false, "archived ones too")
 	c.Flags.IntVar(&f.Limit, "n", 0, "at most `N`")
 	c.Flags.StringVar(&f.Sort, "sort", "priority", "by `KEY`: "+strings.Join(kanban.SortOrders(), ", "))
@@ -99,7 +99,7 @@ func listTasks(c *call) action {
 		f.WithoutBody = !c.wantsJSON
 		tasks, err := s.Tasks(ctx, f)
 		return c.printResult(nonNil(tasks), err, func() {
-			c.table(func(row func(...any)) {
+			c.printTable(func(row func(...any)) {
 				row("ID", "STATUS", "PRIORITY", "ASSIGNEE", "TITLE")
 				for _, t := range tasks {
 					row(t.ID, t.Status, t.Priority, t.Assignee, t.Title)
@@ -111,13 +111,13 @@ func listTasks(c *call) action {
 
 // taskDetails is the output of the verb show.
 type taskDetails struct {
-	Task     kanban.Task      `json:"task"`
-	Latest   *string          `json:"latest_summary"` // Summary of the latest attempt that has one.
-	Parents  []string         `json:"parents"`
-	Children []string         `json:"children"`
-	Comments []kanban.Comment `json:"comments"`
-	Events   []kanban.Event   `json:"events"`
-	Runs     []kanban.Run     `json:"runs"`
+	Task          kanban.Task      `json:"task"`
+	LatestSummary *string          `json:"latest_summary"` // Summary of the latest attempt that has one.
+	Parents       []string         `json:"parents"`
+	Children      []string         `json:"children"`
+	Comments      []kanban.Comment `json:"comments"`
+	Events        []kanban.Event   `json:"events"`
+	Runs          []kanban.Run     `json:"runs"`
 }
 
 func readDetails(ctx context.Context, s *kanban.Store, id string) (w taskDetails, err error) {
@@ -128,7 +128,7 @@ func readDetails(ctx context.Context, s *kanban.Store, id string) (w taskDetails
 	w.Runs, failed[3] = s.Runs(ctx, id)
 	w.Events, failed[4] = s.Events(ctx, id, 0)
 	if r, _, has := lo.FindLastIndexOf(w.Runs, func(r kanban.Run) bool { return r.Summary != "" }); has {
-		w.Latest = new(r.Summary)
+		w.LatestSummary = new(r.Summary)
 	}
 	w.Parents, w.Children, w.Comments, w.Events, w.Runs = nonNil(w.Parents), nonNil(w.Children), nonNil(w.Comments), nonNil(w.Events), nonNil(w.Runs)
 	return w, errors.Join(failed[:]...)
@@ -153,7 +153,7 @@ func (c *call) attemptFilterFlags() func([]kanban.Run) ([]kanban.Run, error) {
 	}
 }
 
-func showTask(c *call) action {
+func showTask(c *call) verbAction {
 	selected := c.attemptFilterFlags()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		t, err := readDetails(ctx, s, words[0])
@@ -215,8 +215,8 @@ func checkMetadata(text *string) error {
 	return nil
 }
 
-func edit(c *call) action {
-	var e kanban.Edit
+func editTask(c *call) verbAction {
+	var e kanban.TaskEdit
 	optionalFlag(c, &e.Priority, "priority", "`N`", parseNumber)
 	texts := map[string]**string{"title": &e.Title, "body": &e.Body, "result": &e.Result, "summary": &e.Summary, "metadata": &e.Metadata}
 	for name, field := range texts {
@@ -230,7 +230,7 @@ func edit(c *call) action {
 		})
 	}
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
-		if e == (kanban.Edit{}) {
+		if e == (kanban.TaskEdit{}) {
 			return usageErrorf("cannot edit %s: say what, for instance --title TEXT", words[0])
 		}
 		if err := checkMetadata(e.Metadata); err != nil {
@@ -244,10 +244,10 @@ func edit(c *call) action {
 // author returns the author of a comment or task: the parameter named if it is set, otherwise HERMES_PROFILE, otherwise
 // "user".
 func (c *call) author(named string) string {
-	return cmp.Or(named, c.Variable("HERMES_PROFILE", "user"))
+	return cmp.Or(named, c.EnvOr("HERMES_PROFILE", "user"))
 }
 
-func comment(c *call) action {
+func addComment(c *call) verbAction {
 	author := c.Flags.String("author", "", "`AUTHOR`; HERMES_PROFILE or user by default")
 	var most *int64
 	optionalFlag(c, &most, "max-len", "cut it to `N` characters", parseNumber)
@@ -264,7 +264,7 @@ func comment(c *call) action {
 	}
 }
 
-func archive(c *call) action {
+func archiveTasks(c *call) verbAction {
 	var remove stringList
 	c.Flags.Var(&remove, "rm", "delete these tasks, which are archived, with all that belongs to them: `ID`...")
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
@@ -287,23 +287,23 @@ func parseAssignee(word string) string {
 	return word
 }
 
-func assign(c *call) action {
+func assignTask(c *call) verbAction {
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		ok, err := s.Assign(ctx, c.Now(), words[0], parseAssignee(words[1]))
 		if errors.Is(err, kanban.ErrRunning) {
-			err = fmt.Errorf("%w: %s reassign %s %s --reclaim", err, program, words[0], words[1])
+			err = fmt.Errorf("%w: %s reassign %s %s --reclaim", err, programName, words[0], words[1])
 		}
 		return c.reportDone(ok, err, "Assigned %s to %s", words[0], cmp.Or(parseAssignee(words[1]), emptyCell))
 	}
 }
 
-func link(c *call) action {
+func linkTasks(c *call) verbAction {
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		return c.reportDone(true, s.Link(ctx, c.Now(), words[0], words[1]), "Linked %s -> %s", words[0], words[1])
 	}
 }
 
-func unlink(c *call) action {
+func unlinkTasks(c *call) verbAction {
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		ok, err := s.Unlink(ctx, c.Now(), words[0], words[1])
 		return c.reportDone(ok, err, "Unlinked %s -> %s", words[0], words[1])

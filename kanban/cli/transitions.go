@@ -19,23 +19,23 @@ import (
 
 // stateVerbs are the verbs that move tasks between statuses.
 var stateVerbs = []verb{
-	{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", define: complete},
-	{name: "block", args: "ID [REASON...]", multiWordFlag: "ids", summary: "block tasks until they are unblocked", define: func(c *call) action {
+	{name: "complete", args: "ID...", summary: "finish tasks, and promote what waited for them", defineFlags: completeTasks},
+	{name: "block", args: "ID [REASON...]", multiWordFlag: "ids", summary: "block tasks until they are unblocked", defineFlags: func(c *call) verbAction {
 		return suspendAction(c, "Blocked", "BLOCKED", (*kanban.Store).Block)
 	}},
-	{name: "schedule", args: "ID [REASON...]", multiWordFlag: "ids", summary: "put tasks aside; they are not dispatched", define: func(c *call) action {
+	{name: "schedule", args: "ID [REASON...]", multiWordFlag: "ids", summary: "put tasks aside; they are not dispatched", defineFlags: func(c *call) verbAction {
 		return suspendAction(c, "Scheduled", "SCHEDULED", (*kanban.Store).Schedule)
 	}},
-	{name: "unblock", args: "ID...", summary: "return blocked or scheduled tasks", define: unblock},
-	{name: "promote", hasJSONFlag: true, args: "ID [REASON...]", multiWordFlag: "ids", summary: "make waiting or blocked tasks ready", define: promote},
+	{name: "unblock", args: "ID...", summary: "return blocked or scheduled tasks", defineFlags: unblockTasks},
+	{name: "promote", hasJSONFlag: true, args: "ID [REASON...]", multiWordFlag: "ids", summary: "make waiting or blocked tasks ready", defineFlags: promoteTasks},
 }
 
 // workerVerbs are the verbs that workers use, and the verbs that show a task's workers.
 var workerVerbs = []verb{
-	{name: "claim", args: "ID", summary: "take a ready task to work on it here", define: claim},
-	{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", define: heartbeat},
-	{name: "runs", hasJSONFlag: true, args: "ID", summary: "list the attempts at a task", define: runs},
-	{name: "log", args: "ID", opensNoBoard: true, summary: "print what the workers of a task wrote", define: workerLog},
+	{name: "claim", args: "ID", summary: "take a ready task to work on it here", defineFlags: claimTask},
+	{name: "heartbeat", args: "ID [NOTE]", summary: "say that a task is being worked on", defineFlags: sendHeartbeat},
+	{name: "runs", hasJSONFlag: true, args: "ID", summary: "list the attempts at a task", defineFlags: listRuns},
+	{name: "log", args: "ID", opensNoBoard: true, summary: "print what the workers of a task wrote", defineFlags: workerLog},
 }
 
 // reasonFlag defines the flag --reason. The verb calls the returned function after parsing. Its result is the flag's value,
@@ -51,19 +51,19 @@ func (c *call) reasonFlag() func(words []string) string {
 func (c *call) attemptFlag() func(task string) (int64, error) {
 	run := c.Flags.Int64("run", 0, "only if this is the task's current attempt, `N`; a worker's own by default")
 	return func(task string) (int64, error) {
-		if own := c.Variable("HERMES_KANBAN_TASK", task); own != task {
+		if own := c.EnvOr("HERMES_KANBAN_TASK", task); own != task {
 			return 0, fmt.Errorf("this worker is at work on %s, and changes no other task", own)
 		}
-		if *run == 0 && c.Variable("HERMES_KANBAN_TASK", "") != "" {
+		if *run == 0 && c.EnvOr("HERMES_KANBAN_TASK", "") != "" {
 			// If the variable is unset or invalid, n is 0 and means any attempt.
-			n, _ := strconv.ParseInt(c.Variable("HERMES_KANBAN_RUN_ID", ""), 10, 64)
+			n, _ := strconv.ParseInt(c.EnvOr("HERMES_KANBAN_RUN_ID", ""), 10, 64)
 			return n, nil
 		}
 		return *run, nil
 	}
 }
 
-func complete(c *call) action {
+func completeTasks(c *call) verbAction {
 	var done kanban.Completion
 	c.Flags.StringVar(&done.Result, "result", "", "short result, `TEXT`")
 	c.Flags.StringVar(&done.Summary, "summary", "", "hand-over for what waits for it, `TEXT`")
@@ -107,7 +107,7 @@ func (c *call) forEachTaskWithReason(ctx context.Context, s *kanban.Store, ids [
 }
 
 // suspendAction returns the action of the verbs block and schedule. It calls do for each task that the arguments name.
-func suspendAction(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) action {
+func suspendAction(c *call, done, kind string, do func(s *kanban.Store, ctx context.Context, now time.Time, id, reason string, run int64) (bool, error)) verbAction {
 	reason, ids, attempt := c.reasonFlag(), c.idsFlag(), c.attemptFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		why := reason(words[1:])
@@ -121,15 +121,15 @@ func suspendAction(c *call, done, kind string, do func(s *kanban.Store, ctx cont
 	}
 }
 
-func unblock(c *call) action {
+func unblockTasks(c *call) verbAction {
 	reason := c.reasonFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		return c.forEachTaskWithReason(ctx, s, words, "Unblocked", "UNBLOCK", reason(nil), func(id string) (bool, error) { return s.Unblock(ctx, c.Now(), id) })
 	}
 }
 
-// promotion is the JSON output of the verb promote for one task.
-type promotion struct {
+// promoteResult is the JSON output of the verb promote for one task.
+type promoteResult struct {
 	Task     string  `json:"task_id"`
 	Promoted bool    `json:"promoted"`
 	DryRun   bool    `json:"dry_run"`
@@ -137,14 +137,14 @@ type promotion struct {
 	Error    *string `json:"error"`
 }
 
-func promote(c *call) action {
+func promoteTasks(c *call) verbAction {
 	var p kanban.PromoteOptions
 	c.Flags.BoolVar(&p.Force, "force", false, "though it waits for others")
 	c.Flags.BoolVar(&p.DryRun, "dry-run", false, "only say whether it would work")
 	reason, ids := c.reasonFlag(), c.idsFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		p.Actor, p.Reason = c.author(""), reason(words[1:])
-		did, said := "Promoted", []promotion{}
+		did, said := "Promoted", []promoteResult{}
 		if p.DryRun {
 			did = "Would promote"
 		}
@@ -155,7 +155,7 @@ func promote(c *call) action {
 		}
 		var failed error
 		for _, id := range all {
-			one := promotion{Task: id, DryRun: p.DryRun, Promoted: true, Reason: lo.EmptyableToPtr(p.Reason)}
+			one := promoteResult{Task: id, DryRun: p.DryRun, Promoted: true, Reason: lo.EmptyableToPtr(p.Reason)}
 			if _, err := promote(id); err != nil {
 				one.Promoted, one.Error, failed = false, new(err.Error()), errAlreadyPrinted
 			}
@@ -168,11 +168,11 @@ func promote(c *call) action {
 	}
 }
 
-func claim(c *call) action {
+func claimTask(c *call) verbAction {
 	ttl := c.Flags.Int64("ttl", 0, "`SECONDS` until the claim runs out")
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		id := words[0]
-		t, won, err := c.dispatcher(s, kanban.Config{}, host{}).Claim(ctx, c.Now(), id, time.Duration(*ttl)*time.Second)
+		t, won, err := c.dispatcher(s, kanban.Config{}, workerHost{}).Claim(ctx, c.Now(), id, time.Duration(*ttl)*time.Second)
 		if err != nil {
 			return err
 		}
@@ -187,14 +187,14 @@ func claim(c *call) action {
 	}
 }
 
-func heartbeat(c *call) action {
+func sendHeartbeat(c *call) verbAction {
 	said, attempt := c.Flags.String("note", "", "`TEXT`"), c.attemptFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		run, err := attempt(words[0])
 		if err != nil {
 			return err
 		}
-		if lock := c.Variable("HERMES_KANBAN_CLAIM_LOCK", ""); lock != "" {
+		if lock := c.EnvOr("HERMES_KANBAN_CLAIM_LOCK", ""); lock != "" {
 			if _, err := s.HeartbeatClaim(ctx, c.Now(), words[0], lock, 0); err != nil {
 				return err
 			}
@@ -204,12 +204,12 @@ func heartbeat(c *call) action {
 	}
 }
 
-func runs(c *call) action {
+func listRuns(c *call) verbAction {
 	selected := c.attemptFilterFlags()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		list, err := s.Runs(ctx, words[0])
 		if err == nil {
-			err = c.markLeaving(ctx, s, list)
+			err = c.restoreDepartedPIDs(ctx, s, list)
 		}
 		if err == nil {
 			list, err = selected(list)
@@ -218,10 +218,10 @@ func runs(c *call) action {
 	}
 }
 
-// markLeaving restores the pid of each attempt in list that is over while its worker is still alive. The board clears the pid
-// when an attempt ends.
-func (c *call) markLeaving(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
-	left, err := c.dispatcher(s, kanban.Config{}, host{}).LeavingWorkers(ctx, c.Now())
+// restoreDepartedPIDs restores the pid of each attempt in list that is over while its worker is still alive. The board clears the
+// pid when an attempt ends.
+func (c *call) restoreDepartedPIDs(ctx context.Context, s *kanban.Store, list []kanban.Run) error {
+	left, err := c.dispatcher(s, kanban.Config{}, workerHost{}).DepartedWorkers(ctx, c.Now())
 	for _, w := range left {
 		if i := slices.IndexFunc(list, func(r kanban.Run) bool { return r.ID == w.Run }); i >= 0 {
 			list[i].WorkerPID = w.PID
@@ -231,7 +231,7 @@ func (c *call) markLeaving(ctx context.Context, s *kanban.Store, list []kanban.R
 }
 
 func (c *call) showRuns(list []kanban.Run) {
-	c.table(func(row func(...any)) {
+	c.printTable(func(row func(...any)) {
 		row("RUN", "PROFILE", "PID", "STARTED", "TOOK", "OUTCOME", "WHY")
 		for _, r := range list {
 			took, outcome, pid, why := "", r.Status, "", cmp.Or(r.Error, r.Summary)
@@ -249,7 +249,7 @@ func (c *call) showRuns(list []kanban.Run) {
 	})
 }
 
-func workerLog(c *call) action {
+func workerLog(c *call) verbAction {
 	tail := c.Flags.Int64("tail", 0, "only the last `BYTES`, without a line cut short")
 	return func(_ context.Context, _ *kanban.Store, words []string) error {
 		paths, err := c.paths()

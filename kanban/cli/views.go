@@ -22,18 +22,18 @@ import (
 
 // viewVerbs are the verbs that show the board as a whole.
 var viewVerbs = []verb{
-	{name: "tail", hasJSONFlag: true, args: "ID", summary: "follow the events of a task", define: follow},
-	{name: "watch", hasJSONFlag: true, summary: "follow the events of the board", define: follow},
-	{name: "stats", hasJSONFlag: true, opensNoBoard: true, summary: "count tasks by status and by profile", define: stats},
-	{name: "assignees", hasJSONFlag: true, summary: "list the profiles and the other names that have tasks", define: assignees},
+	{name: "tail", hasJSONFlag: true, args: "ID", summary: "follow the events of a task", defineFlags: followEvents},
+	{name: "watch", hasJSONFlag: true, summary: "follow the events of the board", defineFlags: followEvents},
+	{name: "stats", hasJSONFlag: true, opensNoBoard: true, summary: "count tasks by status and by profile", defineFlags: printStats},
+	{name: "assignees", hasJSONFlag: true, summary: "list the profiles and the other names that have tasks", defineFlags: listAssignees},
 }
 
-// follow prints the events of one task, or of all tasks, until it is interrupted.
-func follow(c *call) action {
+// followEvents prints the events of one task, or of all tasks, until it is interrupted.
+func followEvents(c *call) verbAction {
 	last := c.Flags.Int("n", 20, "begin with the last `N`")
 	_ = c.Flags.Float64("interval", 0, "without effect: changes are told, `SECONDS`")
 	once := c.Flags.Bool("no-follow", false, "don't wait for more")
-	var only kanban.Filter
+	var only kanban.TaskFilter
 	var kinds string
 	if c.verb.args == "" {
 		c.Flags.StringVar(&only.Assignee, "assignee", "", "only of tasks of this `PROFILE`")
@@ -49,7 +49,7 @@ func follow(c *call) action {
 			if kinds != "" && !slices.Contains(strings.FieldsFunc(kinds, func(r rune) bool { return r == ',' || r == ' ' }), e.Kind) {
 				return false
 			}
-			if only == (kanban.Filter{}) {
+			if only == (kanban.TaskFilter{}) {
 				return true
 			}
 			t, err := s.Task(ctx, e.TaskID)
@@ -94,7 +94,7 @@ func (c *call) showEvent(e kanban.Event, all bool) {
 	c.print("  %s  %s%s %s\n", formatTime(e.CreatedAt), task, e.Kind, e.Payload)
 }
 
-func stats(c *call) action {
+func printStats(c *call) verbAction {
 	all := c.Flags.Bool("all", false, "all boards, with their blocked tasks and last attempts; always JSON")
 	return func(ctx context.Context, _ *kanban.Store, _ []string) error {
 		if *all {
@@ -111,7 +111,7 @@ func stats(c *call) action {
 }
 
 func (c *call) showStats(st kanban.Stats) {
-	c.table(func(row func(...any)) {
+	c.printTable(func(row func(...any)) {
 		for _, status := range kanban.Statuses {
 			row(status, st.ByStatus[status])
 		}
@@ -135,22 +135,22 @@ func (c *call) showStats(st kanban.Stats) {
 
 // boardOverview describes one board in the output of `stats --all`. hinit-web makes its page of the boards from this output.
 type boardOverview struct {
-	Board   string        `json:"board"`
-	Name    string        `json:"name"`
-	Error   string        `json:"error"` // Reason why the other fields are empty; "" if the board could be read.
-	Stats   kanban.Stats  `json:"stats"`
-	Blocked []taskLine    `json:"blocked"`
-	Runs    []attemptLine `json:"runs"` // Attempts, newest first.
+	Board   string           `json:"board"`
+	Name    string           `json:"name"`
+	Error   string           `json:"error"` // Reason why the other fields are empty; "" if the board could be read.
+	Stats   kanban.Stats     `json:"stats"`
+	Blocked []taskSummary    `json:"blocked"`
+	Runs    []attemptSummary `json:"runs"` // Attempts, newest first.
 }
 
-type taskLine struct {
+type taskSummary struct {
 	ID       string `json:"id"`
 	Title    string `json:"title"`
 	Assignee string `json:"assignee"`
 	Error    string `json:"error"` // Text of the last failure.
 }
 
-type attemptLine struct {
+type attemptSummary struct {
 	Task      string `json:"task"`
 	Title     string `json:"title"`
 	Profile   string `json:"profile"`
@@ -200,7 +200,7 @@ func (c *call) printOverviews(ctx context.Context) error {
 		if errors.Is(err, fs.ErrNotExist) {
 			return
 		}
-		o := boardOverview{Board: m.Slug, Name: clipOverviewText(m.Name), Blocked: []taskLine{}, Runs: []attemptLine{}}
+		o := boardOverview{Board: m.Slug, Name: clipOverviewText(m.Name), Blocked: []taskSummary{}, Runs: []attemptSummary{}}
 		if err == nil {
 			err = o.fill(ctx, s, c.Now())
 		}
@@ -216,22 +216,22 @@ func (o *boardOverview) fill(ctx context.Context, s *kanban.Store, now time.Time
 	if o.Stats, err = s.Stats(ctx, now); err != nil {
 		return err
 	}
-	blocked, err := s.Tasks(ctx, kanban.Filter{Status: kanban.Blocked, Limit: maxOverviewRows, WithoutBody: true})
+	blocked, err := s.Tasks(ctx, kanban.TaskFilter{Status: kanban.Blocked, Limit: maxOverviewRows, WithoutBody: true})
 	if err != nil {
 		return err
 	}
-	o.Blocked = lo.Map(blocked, func(t kanban.Task, _ int) taskLine {
-		return taskLine{clipOverviewText(t.ID), clipOverviewText(t.Title), clipOverviewText(t.Assignee), clipOverviewText(t.LastFailureError)}
+	o.Blocked = lo.Map(blocked, func(t kanban.Task, _ int) taskSummary {
+		return taskSummary{clipOverviewText(t.ID), clipOverviewText(t.Title), clipOverviewText(t.Assignee), clipOverviewText(t.LastFailureError)}
 	})
 	runs, err := s.LastRuns(ctx, maxOverviewRows)
 	for _, t := range runs {
 		r := t.Run
-		o.Runs = append(o.Runs, attemptLine{clipOverviewText(r.TaskID), clipOverviewText(t.Title), clipOverviewText(r.Profile), clipOverviewText(r.Outcome), clipOverviewText(r.Error), r.StartedAt, r.EndedAt})
+		o.Runs = append(o.Runs, attemptSummary{clipOverviewText(r.TaskID), clipOverviewText(t.Title), clipOverviewText(r.Profile), clipOverviewText(r.Outcome), clipOverviewText(r.Error), r.StartedAt, r.EndedAt})
 	}
 	return err
 }
 
-func assignees(c *call) action {
+func listAssignees(c *call) verbAction {
 	return func(ctx context.Context, s *kanban.Store, _ []string) error {
 		st, err := s.Stats(ctx, c.Now())
 		type line struct {
@@ -247,7 +247,7 @@ func assignees(c *call) action {
 		}
 		list := lo.Map(slices.Sorted(maps.Keys(rows)), func(name string, _ int) line { return rows[name] })
 		return c.printResult(list, err, func() {
-			c.table(func(row func(...any)) {
+			c.printTable(func(row func(...any)) {
 				for _, r := range list {
 					kind := lo.Ternary(r.OnDisk, "profile", "no profile: works through its own terminal")
 					row(r.Name, lo.Sum(lo.Values(r.Counts)), kind)
@@ -259,13 +259,13 @@ func assignees(c *call) action {
 
 // boardVerbs are the verbs that create, list and remove boards.
 var boardVerbs = []verb{
-	{name: "init", summary: "make the board's file", define: func(c *call) action {
+	{name: "init", summary: "make the board's file", defineFlags: func(c *call) verbAction {
 		return func(_ context.Context, s *kanban.Store, _ []string) error {
 			return c.reportDone(true, nil, "Kanban DB initialized at %s", s.Paths().DB)
 		}
 	}},
 	{
-		name: "boards", hasJSONFlag: true, opensNoBoard: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", define: boards,
+		name: "boards", hasJSONFlag: true, opensNoBoard: true, args: "[list|create|rm|switch|show|rename|set-default-workdir] [...]", summary: "manage boards", defineFlags: manageBoards,
 		help: `  list                           show them all, which is done without a word, too (also: ls)
   create SLUG                    make one (also: new)
   rm SLUG                        put one away, or delete it with --delete (also: remove, delete)
@@ -279,7 +279,7 @@ var boardVerbs = []verb{
 // boardAliases maps alternative names of the operations on boards to their main names.
 var boardAliases = map[string]string{"ls": "list", "new": "create", "remove": "rm", "delete": "rm", "use": "switch", "current": "show"}
 
-func boards(c *call) action {
+func manageBoards(c *call) verbAction {
 	var m kanban.BoardMeta
 	c.Flags.StringVar(&m.Name, "name", "", "`NAME` of a new board")
 	c.Flags.StringVar(&m.Description, "description", "", "`TEXT`")
@@ -300,10 +300,10 @@ func boards(c *call) action {
 			"list": {0, 0}, "create": {1, 1}, "rm": {1, 1}, "switch": {1, 1}, "show": {0, 1}, "rename": {2, 2}, "set-default-workdir": {1, 2},
 		}[verb]
 		if n := len(words) - 3; !known || n < need[0] || n > need[1] {
-			return usageErrorf("expected: %s boards %s%s", program, c.verb.args, cmdline.DidYouMean(verb, slices.Collect(maps.Values(boardAliases))))
+			return usageErrorf("expected: %s boards %s%s", programName, c.verb.args, cmdline.DidYouMean(verb, slices.Collect(maps.Values(boardAliases))))
 		}
 		slug, arg := words[0], words[1]
-		if _, err := kanban.Slug(slug); err != nil {
+		if _, err := kanban.CanonicalSlug(slug); err != nil {
 			return err
 		}
 		switch verb {
@@ -334,8 +334,8 @@ func boards(c *call) action {
 	}
 }
 
-// boardLine is a board in the output of `boards list`.
-type boardLine struct {
+// boardSummary is a board in the output of `boards list`.
+type boardSummary struct {
 	kanban.BoardMeta
 	DB      string                `json:"db_path"`
 	Current bool                  `json:"is_current"`
@@ -344,9 +344,9 @@ type boardLine struct {
 }
 
 func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
-	lines, current := []boardLine{}, b.Current()
+	lines, current := []boardSummary{}, b.Current()
 	err := c.forEachBoard(ctx, func(m kanban.BoardMeta, paths kanban.Paths, s *kanban.Store, err error) {
-		line := boardLine{BoardMeta: m, DB: paths.DB, Current: m.Slug == current, Counts: map[kanban.Status]int{}}
+		line := boardSummary{BoardMeta: m, DB: paths.DB, Current: m.Slug == current, Counts: map[kanban.Status]int{}}
 		if err == nil {
 			st, unread := s.Stats(ctx, c.Now())
 			err = unread
@@ -361,7 +361,7 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 		}
 	})
 	return c.printResult(lines, err, func() {
-		c.table(func(row func(...any)) {
+		c.printTable(func(row func(...any)) {
 			for _, l := range lines {
 				row(lo.Ternary(l.Current, "* ", "  ")+l.Slug, l.Name, fmt.Sprint(l.Total, " tasks"), l.Description)
 			}
@@ -370,7 +370,7 @@ func (c *call) listBoards(ctx context.Context, b *kanban.Boards) error {
 }
 
 func (c *call) showBoard(b *kanban.Boards, slug string) error {
-	slug, _ = kanban.Slug(slug)
+	slug, _ = kanban.CanonicalSlug(slug)
 	slug = cmp.Or(slug, b.Current())
 	paths, err := b.Paths(slug)
 	if !b.Exists(slug) {

@@ -33,31 +33,32 @@ import (
 type List struct {
 	Dir string // Path of the log directory.
 
-	names []string // Names of the archives without the suffix Packed, oldest first.
+	names []string // Names of the archives without the suffix PackedSuffix, oldest first.
 	// Time of the last name that Add has chosen; the next name must be later.
 	newest time.Time
 }
 
 // An agent can create any number of files with the names of archives, and other logs wait while hinit handles them. So there
-// are limits. maxAtOnce is the maximum number of files that a call of Read or Prune removes, and of names that a call of Add
-// tries. maxListed is the maximum number of archives in a List. The configuration allows at most 10,000 archives for a log.
-const maxAtOnce, maxListed = 1000, 11_000
+// are limits. maxRemovedAtOnce is the maximum number of files that a call of Read or Prune removes, and of names that a call of
+// Add tries. maxListedArchives is the maximum number of archives in a List. The configuration allows at most 10,000 archives for
+// a log.
+const maxRemovedAtOnce, maxListedArchives = 1000, 11_000
 
-// Read reads the list from the directory. It also removes the incomplete files of interrupted compressions, at most maxAtOnce in
-// one call. If the directory can't be read, the list is empty.
+// Read reads the list from the directory. It also removes the incomplete files of interrupted compressions, at most
+// maxRemovedAtOnce in one call. If the directory can't be read, the list is empty.
 func (l *List) Read() error {
-	names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.allNames()
+	names, err := Dir{Path: l.Dir, Actor: fsutil.ProcessActor()}.allNames()
 	removed := 0
 	for _, name := range names {
-		if whole, ok := strings.CutSuffix(name, Packed+Partial); ok && isArchive(whole) && removed < maxAtOnce {
+		if whole, ok := strings.CutSuffix(name, PackedSuffix+PartialSuffix); ok && isArchive(whole) && removed < maxRemovedAtOnce {
 			_ = unix.Unlink(filepath.Join(l.Dir, name)) // The uncompressed archive still exists and is compressed later.
 			removed++
 		}
 	}
 	names = TrimPacked(archivesIn(names))
-	l.names, l.newest = slices.Clone(names[:min(len(names), maxListed)]), time.Time{}
+	l.names, l.newest = slices.Clone(names[:min(len(names), maxListedArchives)]), time.Time{}
 	if len(names) > 0 {
-		l.newest, _ = Time(names[len(names)-1])
+		l.newest, _ = RotationTime(names[len(names)-1])
 	}
 	return err
 }
@@ -66,9 +67,9 @@ func (l *List) Read() error {
 // archive. If the names that it tries are taken, it returns an error, and the next call tries other names.
 func (l *List) Add(path string, now time.Time) error {
 	name, err := "", error(unix.EEXIST)
-	for tries := 0; errors.Is(err, unix.EEXIST) && tries < maxAtOnce; tries++ {
+	for tries := 0; errors.Is(err, unix.EEXIST) && tries < maxRemovedAtOnce; tries++ {
 		l.newest = nextTime(l.newest, now)
-		name = Name(l.newest)
+		name = NameAt(l.newest)
 		err = fsutil.RenameNoReplace(unix.AT_FDCWD, path, filepath.Join(l.Dir, name))
 	}
 	if err != nil {
@@ -80,12 +81,12 @@ func (l *List) Add(path string, now time.Time) error {
 
 // Prune removes the oldest archives until the log is within three limits. keep is the maximum number of archives, room their
 // maximum total size in bytes, and age the maximum age of an archive. A negative room, and an age of 0, mean no limit. A call
-// removes at most maxAtOnce archives, and the next call removes more.
+// removes at most maxRemovedAtOnce archives, and the next call removes more.
 func (l *List) Prune(keep int, room int64, age time.Duration, now time.Time) error {
 	if room >= 0 {
 		keep = min(keep, l.countThatFit(room))
 	}
-	for n := 0; n < maxAtOnce && (len(l.names) > keep || l.Expired(age, now)); n++ {
+	for n := 0; n < maxRemovedAtOnce && (len(l.names) > keep || l.Expired(age, now)); n++ {
 		if err := l.RemoveOldest(); err != nil {
 			return err
 		}
@@ -101,7 +102,7 @@ func (l *List) Len() int { return len(l.names) }
 func (l *List) RemoveOldest() error {
 	for _, form := range FileNames(l.names[0]) {
 		path := filepath.Join(l.Dir, form)
-		err := faultinject.Do(faultinject.Remove, path, func() error { return unix.Unlink(path) })
+		err := faultinject.RunCall(faultinject.CallRemove, path, func() error { return unix.Unlink(path) })
 		if err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EISDIR) {
 			return &os.PathError{Op: "remove archive", Path: path, Err: err}
 		}
@@ -131,7 +132,7 @@ func (l *List) Expired(age time.Duration, now time.Time) bool {
 	if age <= 0 || len(l.names) == 0 {
 		return false
 	}
-	t, ok := Time(l.names[0])
+	t, ok := RotationTime(l.names[0])
 	return ok && now.Sub(t) > age
 }
 
@@ -143,8 +144,8 @@ type Dir struct {
 	Actor *fsutil.Actor // Identity with which files are opened; Do fails if it is nil.
 }
 
-// Do opens the parent of the log directory, and calls fn with it and with the name of the log directory in the parent.
-func (d Dir) Do(fn func(parent *fsutil.Dir, name string) error) error {
+// WithParent opens the parent of the log directory, and calls fn with it and with the name of the log directory in the parent.
+func (d Dir) WithParent(fn func(parent *fsutil.Dir, name string) error) error {
 	if d.Actor == nil {
 		return fmt.Errorf("cannot open the log directory %q: no identity was given", d.Path)
 	}
@@ -181,7 +182,7 @@ func (d Dir) allNames() ([]string, error) {
 
 // List returns the names of at most maxNames entries of the directory. The function wanted selects entries by their type.
 func (d Dir) List(wanted func(kind fs.FileMode) bool) (names []string, err error) {
-	err = d.Do(func(parent *fsutil.Dir, name string) error {
+	err = d.WithParent(func(parent *fsutil.Dir, name string) error {
 		return parent.EachName(name, func(entry string, kind fs.FileMode) bool {
 			if wanted(kind) {
 				names = append(names, entry)
@@ -193,12 +194,12 @@ func (d Dir) List(wanted func(kind fs.FileMode) bool) (names []string, err error
 }
 
 const (
-	// Current is the base name of the log file that is being written.
-	Current = "current"
-	// StampLayout is the time layout of a line's timestamp, which is in local time. Two spaces follow it.
-	StampLayout = time.DateTime + ".000000000"
-	// StampLen is the length of the timestamp and the two spaces.
-	StampLen = len(StampLayout) + 2
+	// CurrentFile is the base name of the log file that is being written.
+	CurrentFile = "current"
+	// TimestampLayout is the time layout of a line's timestamp, which is in local time. Two spaces follow it.
+	TimestampLayout = time.DateTime + ".000000000"
+	// TimestampLen is the length of the timestamp and the two spaces.
+	TimestampLen = len(TimestampLayout) + 2
 )
 
 const (
@@ -208,15 +209,15 @@ const (
 	completeSuffix   = ".s" // Suffix of an archive.
 	unfinishedSuffix = ".u" // Suffix of an archive that s6-log left unfinished.
 
-	// Packed is the additional suffix of a compressed archive: NAME.s.gz.
-	Packed = ".gz"
-	// Partial is the additional suffix of a compressed archive that is still being written: NAME.s.gz.tmp.
-	Partial = ".tmp"
+	// PackedSuffix is the additional suffix of a compressed archive: NAME.s.gz.
+	PackedSuffix = ".gz"
+	// PartialSuffix is the additional suffix of a compressed archive that is still being written: NAME.s.gz.tmp.
+	PartialSuffix = ".tmp"
 )
 
-// Time returns the rotation time from the name of an archive. The name must not end with [Packed]. The second result is false if
-// name is not the name of an archive.
-func Time(name string) (time.Time, bool) {
+// RotationTime returns the rotation time from the name of an archive. The name must not end with [PackedSuffix]. The second
+// result is false if name is not the name of an archive.
+func RotationTime(name string) (time.Time, bool) {
 	if len(name) != labelLen+len(completeSuffix) || name[0] != '@' || name[labelLen:] != completeSuffix && name[labelLen:] != unfinishedSuffix {
 		return time.Time{}, false
 	}
@@ -228,8 +229,8 @@ func Time(name string) (time.Time, bool) {
 	return t, ok
 }
 
-// Name returns the name of an archive that was rotated at t.
-func Name(t time.Time) string { return formats.TAI64N(t) + completeSuffix }
+// NameAt returns the name of an archive that was rotated at t.
+func NameAt(t time.Time) string { return formats.TAI64N(t) + completeSuffix }
 
 // nextTime returns the time that names an archive rotated at now: usually now. If the clock was set back, it is just after last,
 // the time of the newest archive. So names sort in the order of rotation.
@@ -242,7 +243,7 @@ func nextTime(last, now time.Time) time.Time {
 
 // isArchive reports whether name is the name of an archive, compressed or not.
 func isArchive(name string) bool {
-	_, ok := Time(strings.TrimSuffix(name, Packed))
+	_, ok := RotationTime(strings.TrimSuffix(name, PackedSuffix))
 	return ok
 }
 
@@ -251,18 +252,19 @@ func archivesIn(names []string) []string {
 	names = slices.DeleteFunc(names, func(name string) bool { return !isArchive(name) })
 	slices.Sort(names) // The compressed form of an archive sorts after the uncompressed form.
 	return slices.CompactFunc(names, func(a, b string) bool {
-		return strings.TrimSuffix(a, Packed) == strings.TrimSuffix(b, Packed)
+		return strings.TrimSuffix(a, PackedSuffix) == strings.TrimSuffix(b, PackedSuffix)
 	})
 }
 
-// TrimPacked removes the suffix [Packed] from each name, in place, so that a sort by name is a sort by time. It returns names.
+// TrimPacked removes the suffix [PackedSuffix] from each name, in place, so that a sort by name is a sort by time. It returns
+// names.
 func TrimPacked(names []string) []string {
 	for i, name := range names {
-		names[i] = strings.TrimSuffix(name, Packed)
+		names[i] = strings.TrimSuffix(name, PackedSuffix)
 	}
 	return names
 }
 
 // FileNames returns the two possible file names of an archive, the uncompressed one first. Both exist while it is being
 // compressed.
-func FileNames(name string) [2]string { return [2]string{name, name + Packed} }
+func FileNames(name string) [2]string { return [2]string{name, name + PackedSuffix} }

@@ -20,7 +20,7 @@ func TestNextArchiveAlwaysAscends(t *testing.T) {
 	var last time.Time
 	for _, at := range []time.Time{now, now, now.Add(time.Nanosecond), now.Add(-time.Hour), now, now.Add(time.Hour)} {
 		last = nextTime(last, at)
-		names = append(names, Name(last))
+		names = append(names, NameAt(last))
 	}
 	if names[0] != "@400000006b00e1dd1213c744.s" { // The example in the contract of s6.
 		t.Errorf("first name is %q", names[0])
@@ -47,7 +47,7 @@ func TestArchives(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	got, err := Dir{Path: dir, Actor: fsutil.Self()}.Names()
+	got, err := Dir{Path: dir, Actor: fsutil.ProcessActor()}.Names()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestAFIFOInThePlaceOfALogDirectoryHoldsNobodyUp(t *testing.T) {
 	if err := unix.Mkfifo(path, 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := (Dir{Path: path, Actor: fsutil.Self()}).Names(); err == nil {
+	if _, err := (Dir{Path: path, Actor: fsutil.ProcessActor()}).Names(); err == nil {
 		t.Error("it has archives")
 	}
 	if _, err := (Dir{Path: t.TempDir()}).Names(); err == nil {
@@ -79,23 +79,23 @@ func TestAFIFOInThePlaceOfALogDirectoryHoldsNobodyUp(t *testing.T) {
 func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 	l := List{Dir: t.TempDir()}
 	begin := time.Unix(1e9, 0)
-	const planted = maxListed + 500
+	const planted = maxListedArchives + 500
 	for n := range planted {
-		if err := os.WriteFile(filepath.Join(l.Dir, Name(begin.Add(time.Duration(n)*time.Second))), nil, 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(l.Dir, NameAt(begin.Add(time.Duration(n)*time.Second))), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	there := func() int {
-		names, err := Dir{Path: l.Dir, Actor: fsutil.Self()}.Names()
+		names, err := Dir{Path: l.Dir, Actor: fsutil.ProcessActor()}.Names()
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(names)
 	}
-	if err := l.Read(); err != nil || len(l.names) != maxListed {
+	if err := l.Read(); err != nil || len(l.names) != maxListedArchives {
 		t.Fatalf("%d are listed, %v", len(l.names), err)
 	}
-	if err := l.Prune(3, -1, 0, begin); err != nil || there() != planted-maxAtOnce {
+	if err := l.Prune(3, -1, 0, begin); err != nil || there() != planted-maxRemovedAtOnce {
 		t.Errorf("%d are left after one call, %v", there(), err)
 	}
 	for range 2 {
@@ -118,12 +118,12 @@ func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
 func TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns(t *testing.T) {
 	l := List{Dir: t.TempDir()}
 	begin := time.Unix(1e9, 0)
-	for n := range 2*maxAtOnce + 1 {
-		if err := os.WriteFile(filepath.Join(l.Dir, Name(begin.Add(time.Duration(n)*time.Second))+Packed+Partial), nil, 0o600); err != nil {
+	for n := range 2*maxRemovedAtOnce + 1 {
+		if err := os.WriteFile(filepath.Join(l.Dir, NameAt(begin.Add(time.Duration(n)*time.Second))+PackedSuffix+PartialSuffix), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, want := range []int{maxAtOnce + 1, 1, 0} {
+	for _, want := range []int{maxRemovedAtOnce + 1, 1, 0} {
 		err := l.Read()
 		if left, readErr := os.ReadDir(l.Dir); err != nil || readErr != nil || len(left) != want || l.Len() != 0 {
 			t.Fatalf("%d are left in place of %d, %v", len(left), want, errors.Join(err, readErr))
@@ -135,9 +135,9 @@ func TestPartsOfCompressionsThatAnAgentPlantsAreRemovedInTurns(t *testing.T) {
 // number of names if an agent has taken the next ones.
 func TestFilesOfTheAgentWithTheNextNamesHoldUpNoRotation(t *testing.T) {
 	l := List{Dir: t.TempDir()}
-	now, current := time.Unix(1e9, 0), filepath.Join(l.Dir, Current)
-	for n := range maxAtOnce + 10 {
-		if err := os.WriteFile(filepath.Join(l.Dir, Name(now.Add(time.Duration(n)))), nil, 0o600); err != nil {
+	now, current := time.Unix(1e9, 0), filepath.Join(l.Dir, CurrentFile)
+	for n := range maxRemovedAtOnce + 10 {
+		if err := os.WriteFile(filepath.Join(l.Dir, NameAt(now.Add(time.Duration(n)))), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -29,11 +29,11 @@ import (
 )
 
 const (
-	// packChunk is the number of bytes that are compressed at a time. After each chunk the packer sleeps packRest times as long as
-	// the chunk took, so it uses at most a quarter of a core. A low thread priority would not help: it would slow down the Go
-	// runtime too.
-	packChunk = 64 << 10
-	packRest  = 3
+	// packChunk is the number of bytes that are compressed at a time. After each chunk the packer sleeps packPauseFactor times as
+	// long as the chunk took, so it uses at most a quarter of a core. A low thread priority would not help: it would slow down
+	// the Go runtime too.
+	packChunk       = 64 << 10
+	packPauseFactor = 3
 	// maxAtOnce is the number of archives of one log that a call of Pack compresses. An agent can make any number of
 	// archives, and other logs must not wait for all of them.
 	maxAtOnce = 10
@@ -46,7 +46,7 @@ var errAbandoned = errors.New("abandoned")
 // Pack compresses the archives of logs, and opens files with the identity of actor. It skips archives whose rotation is less
 // than young ago. It returns one result for each log, in the same order, and stops when ctx ends.
 func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, young time.Duration) []gzipped.Result {
-	p := &packer{actor: actor.Limited(blocking.Logs), young: young}
+	p := &packer{actor: actor.WithPool(blocking.Logs), maxAge: young}
 	results := make([]gzipped.Result, len(logs))
 	for i, l := range logs {
 		results[i] = p.packLog(ctx, l)
@@ -56,10 +56,10 @@ func Pack(ctx context.Context, actor *fsutil.Actor, logs []gzipped.Archives, you
 
 // packer is the state of one call of Pack.
 type packer struct {
-	actor *fsutil.Actor // Identity that opens the files; blocking.Logs limits its concurrent file operations.
-	young time.Duration
-	gzip  *gzip.Writer // Writer that is reused for every archive.
-	buf   []byte
+	actor  *fsutil.Actor // Identity that opens the files; blocking.Logs limits its concurrent file operations.
+	maxAge time.Duration
+	gzip   *gzip.Writer // Writer that is reused for every archive.
+	buf    []byte
 }
 
 // packLog compresses the archives of one log, oldest first. It stops at the first error, and after maxAtOnce archives.
@@ -71,7 +71,7 @@ func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Res
 	}
 	packed := 0
 	for _, name := range names {
-		if strings.HasSuffix(name, archive.Packed) {
+		if strings.HasSuffix(name, archive.PackedSuffix) {
 			continue
 		}
 		if ctx.Err() != nil || packed == maxAtOnce {
@@ -80,7 +80,7 @@ func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Res
 		}
 		// If the clock was set back, an archive may have a time far in the future. Only the distance from now decides, so
 		// that such an archive does not count as young until then.
-		if t, _ := archive.Time(name); time.Since(t).Abs() < p.young {
+		if t, _ := archive.RotationTime(name); time.Since(t).Abs() < p.maxAge {
 			r.CallAgain = true
 			continue
 		}
@@ -101,10 +101,10 @@ func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Res
 
 // packArchive compresses one archive, unless it has more than most bytes.
 func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, most int64) error {
-	return dir.Do(func(parent *fsutil.Dir, sub string) error {
+	return dir.WithParent(func(parent *fsutil.Dir, sub string) error {
 		from := filepath.Join(sub, name)
-		whole := from + archive.Packed
-		part := whole + archive.Partial
+		whole := from + archive.PackedSuffix
+		part := whole + archive.PartialSuffix
 		in, err := parent.Open(from)
 		if err != nil {
 			return err
@@ -125,8 +125,8 @@ func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, 
 		if err != nil {
 			return err
 		}
-		err = p.copy(ctx, in, out, st)
-		if err = errors.Join(err, doWhenAllowed(out.Close)); err != nil {
+		err = p.compressFile(ctx, in, out, st)
+		if err = errors.Join(err, doWithLogTurn(out.Close)); err != nil {
 			_ = parent.Remove(part) // The next call of Pack tries again.
 			return err
 		}
@@ -135,7 +135,7 @@ func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, 
 		}
 		// The compressed file must be on the disk before the original is removed. Some file systems can't sync a name; then a crash
 		// of the machine may lose the archive.
-		_ = parent.SyncName(whole)
+		_ = parent.SyncParentDir(whole)
 		err = parent.Remove(from)
 		if errors.Is(err, fs.ErrNotExist) { // The archive was pruned during the compression.
 			_ = parent.Remove(whole)
@@ -145,39 +145,39 @@ func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, 
 	})
 }
 
-// doWhenAllowed makes one file operation when a turn of [blocking.Logs] is free.
-func doWhenAllowed(do func() error) error { return blocking.Do(blocking.Logs, do) }
+// doWithLogTurn makes one file operation when a turn of [blocking.Logs] is free.
+func doWithLogTurn(do func() error) error { return blocking.Do(blocking.Logs, do) }
 
-// copy compresses the file in, whose status is st, into the file out, and syncs out.
-func (p *packer) copy(ctx context.Context, in, out *os.File, st os.FileInfo) error {
+// compressFile compresses the file in, whose status is st, into the file out, and syncs out.
+func (p *packer) compressFile(ctx context.Context, in, out *os.File, st os.FileInfo) error {
 	if p.gzip == nil {
 		p.gzip, p.buf = gzip.NewWriter(out), make([]byte, packChunk)
 	}
 	p.gzip.Reset(out)
-	p.gzip.Extra, p.gzip.ModTime = Origin(st), st.ModTime()
+	p.gzip.Extra, p.gzip.ModTime = OriginField(st), st.ModTime()
 	for {
 		begin := time.Now()
-		err := doWhenAllowed(func() error { return p.chunk(in, out) })
+		err := doWithLogTurn(func() error { return p.compressChunk(in, out) })
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			return err
 		}
-		if !pause.For(ctx, packRest*time.Since(begin)) {
+		if !pause.For(ctx, packPauseFactor*time.Since(begin)) {
 			return errAbandoned
 		}
 	}
-	return doWhenAllowed(func() error {
+	return doWithLogTurn(func() error {
 		if err := p.gzip.Close(); err != nil {
 			return err
 		}
-		return faultinject.Do(faultinject.Sync, out.Name(), out.Sync)
+		return faultinject.RunCall(faultinject.CallSync, out.Name(), out.Sync)
 	})
 }
 
-// chunk compresses the next packChunk bytes of in. If in was removed, it returns errAbandoned.
-func (p *packer) chunk(in, out *os.File) error {
+// compressChunk compresses the next packChunk bytes of in. If in was removed, it returns errAbandoned.
+func (p *packer) compressChunk(in, out *os.File) error {
 	if st, err := in.Stat(); err != nil || fsutil.Stat(st).Nlink == 0 {
 		return errors.Join(err, errAbandoned)
 	}
@@ -185,21 +185,21 @@ func (p *packer) chunk(in, out *os.File) error {
 	if err != nil {
 		return err
 	}
-	if err := faultinject.BeforeCall(faultinject.Write, out.Name()); err != nil {
+	if err := faultinject.BeforeCall(faultinject.CallWrite, out.Name()); err != nil {
 		return err
 	}
 	_, err = p.gzip.Write(p.buf[:n])
 	return err
 }
 
-// originMark begins the field in the gzip header (RFC 1952, section 2.3.1.1) that identifies the original file: ID and length. A
-// reader that follows the log may still have the original open. By this field it recognises the compressed form, and doesn't read
-// the lines twice.
-var originMark = []byte{'h', 'i', 16, 0}
+// originFieldHeader begins the field in the gzip header (RFC 1952, section 2.3.1.1) that identifies the original file: ID and
+// length. A reader that follows the log may still have the original open. By this field it recognises the compressed form, and
+// doesn't read the lines twice.
+var originFieldHeader = []byte{'h', 'i', 16, 0}
 
-// Origin returns the gzip header field with the device and inode of st, the status of the original file.
-func Origin(st os.FileInfo) []byte {
+// OriginField returns the gzip header field with the device and inode of st, the status of the original file.
+func OriginField(st os.FileInfo) []byte {
 	sys := fsutil.Stat(st)
-	b := binary.LittleEndian.AppendUint64(slices.Clip(originMark), sys.Dev)
+	b := binary.LittleEndian.AppendUint64(slices.Clip(originFieldHeader), sys.Dev)
 	return binary.LittleEndian.AppendUint64(b, sys.Ino)
 }

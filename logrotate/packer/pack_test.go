@@ -21,9 +21,9 @@ import (
 func TestAnArchiveThatIsPrunedStaysPruned(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	p := packer{actor: fsutil.Self().Limited(blocking.Logs)}
+	p := packer{actor: fsutil.ProcessActor().WithPool(blocking.Logs)}
 	list := archive.List{Dir: dir}
-	name := archive.Name(time.Now().Add(-time.Hour))
+	name := archive.NameAt(time.Now().Add(-time.Hour))
 	path := filepath.Join(dir, name)
 	for i := range 50 {
 		if err := os.WriteFile(path, []byte(strings.Repeat("x\n", packChunk)), 0o600); err != nil {
@@ -56,15 +56,15 @@ func TestThousandsOfArchivesOfOneLogHoldUpNoOtherLog(t *testing.T) {
 	t.Parallel()
 	logs := []gzipped.Archives{{Dir: t.TempDir(), MaxSize: 1 << 20}, {Dir: t.TempDir(), MaxSize: 1 << 20}}
 	for i := range 25 {
-		if err := os.WriteFile(filepath.Join(logs[0].Dir, archive.Name(time.Now().Add(time.Duration(i-100)*time.Minute))), []byte("x\n"), 0o600); err != nil {
+		if err := os.WriteFile(filepath.Join(logs[0].Dir, archive.NameAt(time.Now().Add(time.Duration(i-100)*time.Minute))), []byte("x\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.WriteFile(filepath.Join(logs[1].Dir, archive.Name(time.Now().Add(-time.Hour))), []byte("x\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(logs[1].Dir, archive.NameAt(time.Now().Add(-time.Hour))), []byte("x\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for call, again := range []bool{true, true, false} {
-		results := Pack(t.Context(), fsutil.Self(), logs, time.Second)
+		results := Pack(t.Context(), fsutil.ProcessActor(), logs, time.Second)
 		if results[0] != (gzipped.Result{CallAgain: again}) || results[1] != (gzipped.Result{}) {
 			t.Errorf("call %d: %+v", call, results)
 		}

@@ -53,7 +53,7 @@ type Options struct {
 const (
 	defaultMaxLine = 1 << 20
 	readSize       = 64 << 10    // Number of bytes per read.
-	pollEvery      = time.Second // Maximum time between two checks of a log directory.
+	pollInterval   = time.Second // Maximum time between two checks of a log directory.
 )
 
 // Read calls emit for each line of the history that o selects, oldest line first. With Follow it then emits every new line,
@@ -73,7 +73,7 @@ const (
 func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byte) error) error {
 	o.MaxLine = cmp.Or(o.MaxLine, defaultMaxLine)
 	o.MaxArchive = cmp.Or(o.MaxArchive, gzipped.DefaultMaxSize)
-	r := &reader{options: o, emit: emit, buf: make([]byte, readSize), broken: make(map[string]error)}
+	r := &reader{options: o, emit: emit, buf: make([]byte, readSize), unreadableArchives: make(map[string]error)}
 	r.dir = archive.Dir{Path: o.Dir, Actor: as}
 	defer func() { r.file.Close() }() // r.file is nil when no file was found.
 	err := r.run(ctx)
@@ -91,7 +91,7 @@ func Read(ctx context.Context, as *fsutil.Actor, o Options, emit func(line []byt
 
 // Exists reports whether dir exists, as a directory or anything else. It is looked up with the identity as.
 func Exists(as *fsutil.Actor, dir string) bool {
-	return archive.Dir{Path: dir, Actor: as}.Do(func(parent *fsutil.Dir, name string) error { return parent.CheckExists(name) }) == nil
+	return archive.Dir{Path: dir, Actor: as}.WithParent(func(parent *fsutil.Dir, name string) error { return parent.CheckExists(name) }) == nil
 }
 
 // reader is the state of one call of Read.
@@ -102,15 +102,15 @@ type reader struct {
 	buf     []byte
 	dir     archive.Dir
 
-	file          *os.File // Current file; nil if the log has none.
-	offset        int64    // Offset in file after the last emitted line.
-	unfinished    []byte   // Unfinished line at that offset.
-	newestEmitted string   // Newest archive that is older than the start, or whose lines are emitted.
-	since         []byte   // Timestamp before which lines are skipped; nil after the first emitted line.
+	file           *os.File // Current file; nil if the log has none.
+	offset         int64    // Offset in file after the last emitted line.
+	unfinished     []byte   // Unfinished line at that offset.
+	newestEmitted  string   // Newest archive that is older than the start, or whose lines are emitted.
+	sinceTimestamp []byte   // Timestamp before which lines are skipped; nil after the first emitted line.
 
 	skipLines int // Number of lines to skip at the beginning of the next compressed archive.
 
-	broken map[string]error // Reasons why archives can't be read, by name.
+	unreadableArchives map[string]error // Reasons why archives can't be read, by name.
 }
 
 // run does the work of Read: the history, and with Follow the new lines.
@@ -118,10 +118,10 @@ func (r *reader) run(ctx context.Context) error {
 	var hint *shared.Follower
 	if r.options.Follow {
 		// start to follow before the history is read, so that no later change is missed
-		hint = shared.Process.Follow(r.options.Dir, nil)
+		hint = shared.ProcessWatch.Follow(r.options.Dir, nil)
 		defer hint.Close()
 	}
-	if err := r.history(ctx); err != nil || !r.options.Follow {
+	if err := r.emitHistory(ctx); err != nil || !r.options.Follow {
 		return errors.Join(err, r.unreadError())
 	}
 	if r.options.OnCaughtUp != nil {
@@ -130,13 +130,13 @@ func (r *reader) run(ctx context.Context) error {
 			return r.emitErr
 		}
 	}
-	clear(r.broken)
-	r.since = nil // Never skip a new line.
+	clear(r.unreadableArchives)
+	r.sinceTimestamp = nil // Never skip a new line.
 	for {
 		if err := r.catchUp(ctx); err != nil {
 			return err
 		}
-		if _, err := hint.Wait(ctx, pollEvery); err != nil {
+		if _, err := hint.Wait(ctx, pollInterval); err != nil {
 			return err
 		}
 	}
@@ -152,14 +152,14 @@ func (r *reader) catchUp(ctx context.Context) error {
 				return err
 			}
 			// A file that was renamed gets no more lines. So read the rest only after the check, and miss nothing.
-			if err := r.drain(ctx); err != nil {
+			if err := r.emitToEnd(ctx); err != nil {
 				return err
 			}
 		}
 		if !moved {
 			return nil
 		}
-		again, err := r.advance(ctx)
+		again, err := r.switchToCurrent(ctx)
 		if err != nil || !again {
 			return err
 		}
@@ -172,7 +172,7 @@ func (r *reader) currentReplaced() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	f, err := open(r.dir, archive.Current)
+	f, err := open(r.dir, archive.CurrentFile)
 	if err != nil {
 		// Either a rotation is in progress, or the file was removed. The writer may still use the open file, so keep reading
 		// it.
@@ -183,9 +183,9 @@ func (r *reader) currentReplaced() (bool, error) {
 	return err == nil && !os.SameFile(now, opened), nil
 }
 
-// advance switches from the old file to the new current file. It first emits the archives between the two. The result is false if
-// there is no current file.
-func (r *reader) advance(ctx context.Context) (bool, error) {
+// switchToCurrent switches from the old file to the new current file. It first emits the archives between the two. The result is
+// false if there is no current file.
+func (r *reader) switchToCurrent(ctx context.Context) (bool, error) {
 	old := r.file
 	var read os.FileInfo
 	if old != nil {
@@ -240,7 +240,7 @@ func (r *reader) advance(ctx context.Context) (bool, error) {
 
 // emitArchive emits the lines of an archive from the offset skip on. A missing archive counts as empty.
 func (r *reader) emitArchive(ctx context.Context, name string, skip int64) error {
-	if r.broken[name] != nil {
+	if r.unreadableArchives[name] != nil {
 		return r.reportBroken(name)
 	}
 	f, packed, err := openArchive(r.dir, name)
@@ -266,7 +266,7 @@ func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, s
 		err = r.decompress(ctx, f, skip, func(b []byte) error { return r.emitComplete(r.dropLines(b)) })
 	} else {
 		r.file, r.offset = f, skip
-		err = r.drain(ctx)
+		err = r.emitToEnd(ctx)
 	}
 	if err != nil {
 		return err // r.unfinished may hold half a line, so don't emit it.
@@ -274,8 +274,8 @@ func (r *reader) emitOpenArchive(ctx context.Context, f *os.File, packed bool, s
 	return r.emitUnfinished()
 }
 
-// drain emits the lines from r.offset to the end of r.file, and leaves an unfinished line in r.unfinished.
-func (r *reader) drain(ctx context.Context) error {
+// emitToEnd emits the lines from r.offset to the end of r.file, and leaves an unfinished line in r.unfinished.
+func (r *reader) emitToEnd(ctx context.Context) error {
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -351,26 +351,26 @@ func (r *reader) emitUnfinished() error {
 }
 
 func (r *reader) emitLine(line []byte) error {
-	if r.since != nil {
+	if r.sinceTimestamp != nil {
 		// Timestamps are local time as text, so comparing the bytes compares the times.
-		if len(line) < archive.StampLen || bytes.Compare(line[:len(r.since)], r.since) < 0 {
+		if len(line) < archive.TimestampLen || bytes.Compare(line[:len(r.sinceTimestamp)], r.sinceTimestamp) < 0 {
 			return nil
 		}
-		r.since = nil
+		r.sinceTimestamp = nil
 	}
 	r.emitErr = r.emit(line)
 	return r.emitErr
 }
 
-// Split splits a line from [Read] into its time and the text of the service. The file has no time zone, so Split assumes local
-// time. If the line has no time, ok is false and message is the whole line.
-func Split(line []byte) (written time.Time, message []byte, ok bool) {
-	if len(line) < archive.StampLen || line[archive.StampLen-2] != ' ' || line[archive.StampLen-1] != ' ' {
+// SplitLine splits a line from [Read] into its time and the text of the service. The file has no time zone, so Split assumes
+// local time. If the line has no time, ok is false and message is the whole line.
+func SplitLine(line []byte) (written time.Time, message []byte, ok bool) {
+	if len(line) < archive.TimestampLen || line[archive.TimestampLen-2] != ' ' || line[archive.TimestampLen-1] != ' ' {
 		return time.Time{}, line, false
 	}
-	written, err := time.ParseInLocation(archive.StampLayout, string(line[:archive.StampLen-2]), time.Local)
+	written, err := time.ParseInLocation(archive.TimestampLayout, string(line[:archive.TimestampLen-2]), time.Local)
 	if err != nil {
 		return time.Time{}, line, false
 	}
-	return written, line[archive.StampLen:], true
+	return written, line[archive.TimestampLen:], true
 }

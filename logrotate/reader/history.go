@@ -18,8 +18,8 @@ import (
 	"hinit/logrotate/packer"
 )
 
-// history emits the existing lines that the options select. When it returns, r is at the end of the current file.
-func (r *reader) history(ctx context.Context) error {
+// emitHistory emits the existing lines that the options select. When it returns, r is at the end of the current file.
+func (r *reader) emitHistory(ctx context.Context) error {
 	archives, err := r.openCurrent()
 	if err != nil {
 		if r.options.Follow && errors.Is(err, fs.ErrNotExist) {
@@ -31,7 +31,7 @@ func (r *reader) history(ctx context.Context) error {
 		r.newestEmitted = archives[len(archives)-1]
 	}
 	if !r.options.Since.IsZero() {
-		r.since = r.options.Since.Local().AppendFormat(nil, archive.StampLayout)
+		r.sinceTimestamp = r.options.Since.Local().AppendFormat(nil, archive.TimestampLayout)
 	}
 	first, skip, err := r.findStart(ctx, archives)
 	if err != nil {
@@ -47,7 +47,7 @@ func (r *reader) history(ctx context.Context) error {
 		return nil
 	}
 	r.offset = skip
-	if err := r.drain(ctx); err != nil || r.options.Follow {
+	if err := r.emitToEnd(ctx); err != nil || r.options.Follow {
 		return err
 	}
 	return r.emitUnfinished()
@@ -56,8 +56,8 @@ func (r *reader) history(ctx context.Context) error {
 // unreadError returns one error that names all archives that could not be read, or nil.
 func (r *reader) unreadError() error {
 	var errs []error
-	for _, name := range slices.Sorted(maps.Keys(r.broken)) {
-		errs = append(errs, fmt.Errorf("%s: %w", name, r.broken[name]))
+	for _, name := range slices.Sorted(maps.Keys(r.unreadableArchives)) {
+		errs = append(errs, fmt.Errorf("%s: %w", name, r.unreadableArchives[name]))
 	}
 	return errors.Join(errs...)
 }
@@ -68,13 +68,13 @@ func (r *reader) recordUnreadable(ctx context.Context, name string, err error) b
 	if err == nil || ctx.Err() != nil || r.emitErr != nil {
 		return false
 	}
-	r.broken[name] = err
+	r.unreadableArchives[name] = err
 	return true
 }
 
 // reportBroken reports an archive that can't be read.
 func (r *reader) reportBroken(name string) error {
-	return r.reportMissing(fmt.Sprintf("%s cannot be read: %v", name, r.broken[name]))
+	return r.reportMissing(fmt.Sprintf("%s cannot be read: %v", name, r.unreadableArchives[name]))
 }
 
 // reportMissing reports missing lines, through Options.OnMissing or else by a line in their place. The argument why is the
@@ -102,7 +102,7 @@ func (r *reader) findStart(ctx context.Context, archives []string) (first int, s
 		}
 		// the name of an archive is the time of its rotation, so it has no later lines
 		for first = len(archives); first > 0; first-- {
-			if t, ok := archive.Time(archives[first-1]); !ok || t.Before(r.options.Since) {
+			if t, ok := archive.RotationTime(archives[first-1]); !ok || t.Before(r.options.Since) {
 				break
 			}
 		}
@@ -200,7 +200,7 @@ func lastLines(f io.ReaderAt, end int64, n int, buf []byte) (offset int64, missi
 // openCurrent opens the current file as r.file, and returns the archives that are older. The caller closes the old r.file. If a
 // rotation adds an archive later, advance finds it.
 func (r *reader) openCurrent() ([]string, error) {
-	f, err := open(r.dir, archive.Current)
+	f, err := open(r.dir, archive.CurrentFile)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
@@ -216,12 +216,12 @@ func (r *reader) openCurrent() ([]string, error) {
 	if f == nil {
 		return archives, nil
 	}
-	return r.withoutNewer(archives)
+	return r.olderThanOpenFile(archives)
 }
 
-// withoutNewer returns only the archives that are older than r.file. If the log was rotated after openCurrent had opened the
+// olderThanOpenFile returns only the archives that are older than r.file. If the log was rotated after openCurrent had opened the
 // file, and before it had listed the archives, r.file is itself an archive by now.
-func (r *reader) withoutNewer(archives []string) ([]string, error) {
+func (r *reader) olderThanOpenFile(archives []string) ([]string, error) {
 	opened, err := r.file.Stat()
 	if err != nil {
 		return nil, err
@@ -311,12 +311,12 @@ func (r *reader) dropLines(b []byte) []byte {
 // header. The inode number alone says too little: after the original was removed, a new file often gets the same number.
 func isCompressedFormOf(f *os.File, file os.FileInfo) bool {
 	z, err := gzip.NewReader(f)
-	return err == nil && bytes.Equal(z.Extra, packer.Origin(file)) && z.ModTime.Unix() == file.ModTime().Unix()
+	return err == nil && bytes.Equal(z.Extra, packer.OriginField(file)) && z.ModTime.Unix() == file.ModTime().Unix()
 }
 
 // open opens the regular file base in the log directory d. A named pipe there makes it fail instead of block.
 func open(d archive.Dir, base string) (f *os.File, err error) {
-	err = d.Do(func(parent *fsutil.Dir, name string) error {
+	err = d.WithParent(func(parent *fsutil.Dir, name string) error {
 		f, err = parent.Open(filepath.Join(name, base))
 		return err
 	})

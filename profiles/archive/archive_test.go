@@ -86,15 +86,15 @@ func must[T any](v T, err error) func(testing.TB) T {
 	}
 }
 
-func write(t testing.TB, path, text string) {
+func writeFile(t testing.TB, path, text string) {
 	t.Helper()
 	if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o640)); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// database creates a database in WAL mode with two accounts, which hold 100 together.
-func database(t testing.TB, path string) *sql.DB {
+// newDatabase creates a database in WAL mode with two accounts, which hold 100 together.
+func newDatabase(t testing.TB, path string) *sql.DB {
 	t.Helper()
 	db := must(sql.Open("sqlite", "file:"+path+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(10000)"))(t)
 	t.Cleanup(func() { _ = db.Close() })
@@ -102,14 +102,14 @@ func database(t testing.TB, path string) *sql.DB {
 	return db
 }
 
-// move moves money from one account to the other.
-func move(db *sql.DB, n int) error {
+// transferMoney moves money from one account to the other.
+func transferMoney(db *sql.DB, n int) error {
 	_, err := db.Exec("BEGIN IMMEDIATE; UPDATE accounts SET money = money - ?1 WHERE name = 'a'; UPDATE accounts SET money = money + ?1 WHERE name = 'b'; COMMIT", n)
 	return err
 }
 
-// total returns the sum of the accounts in a database.
-func total(t testing.TB, path string) (n int) {
+// accountSum returns the sum of the accounts in a database.
+func accountSum(t testing.TB, path string) (n int) {
 	t.Helper()
 	db := must(sql.Open("sqlite", "file:"+path))(t)
 	defer db.Close()
@@ -120,8 +120,8 @@ func total(t testing.TB, path string) (n int) {
 	return n
 }
 
-// home creates a home with files of each kind.
-func home(t testing.TB) string {
+// newHome creates a home with files of each kind.
+func newHome(t testing.TB) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "coder")
 	for name, text := range map[string]string{
@@ -130,7 +130,7 @@ func home(t testing.TB) string {
 		"workspace/key.go": "package key", "workspace/client_secret.json": "{}", ".ssh/config": "x", "platforms/pairing/telegram.json": "{}",
 		"long/" + strings.Repeat("n", 200) + "/" + strings.Repeat("ü", 100): "long",
 	} {
-		write(t, filepath.Join(dir, name), text)
+		writeFile(t, filepath.Join(dir, name), text)
 	}
 	for name, target := range map[string]string{"inside": "sessions/a", "workspace/up": "../SOUL.md", "out": "/etc/passwd", "above": "../x", "sly": "sessions/../../x"} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
@@ -140,14 +140,14 @@ func home(t testing.TB) string {
 	if err := errors.Join(os.Chmod(filepath.Join(dir, "config.yaml"), 0o444), os.Chtimes(filepath.Join(dir, "SOUL.md"), time.Now(), time.Unix(1e9, 12345))); err != nil {
 		t.Fatal(err)
 	}
-	if err := database(t, filepath.Join(dir, "state.db")).Close(); err != nil {
+	if err := newDatabase(t, filepath.Join(dir, "state.db")).Close(); err != nil {
 		t.Fatal(err)
 	}
 	return dir
 }
 
-// listing describes a tree: names, kinds, modes, times and content of files.
-func listing(t testing.TB, dir string) map[string]string {
+// treeListing describes a tree: names, kinds, modes, times and content of files.
+func treeListing(t testing.TB, dir string) map[string]string {
 	t.Helper()
 	all := make(map[string]string)
 	err := filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -202,14 +202,14 @@ func importHome(t testing.TB, in io.Reader) string {
 }
 
 func TestAProfileComesBackFromItsArchive(t *testing.T) {
-	from := home(t)
+	from := newHome(t)
 	out, head, sum := exportHome(t, archive.Export{Home: from, IncludeSecrets: true})
 	dir := t.TempDir()
 	_, got, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md"}).Run(out)
 	if err != nil || got != sum {
 		t.Fatal(err, got, sum)
 	}
-	want, have := listing(t, from), listing(t, filepath.Join(dir, "two"))
+	want, have := treeListing(t, from), treeListing(t, filepath.Join(dir, "two"))
 	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", ".hinit-intent.json", "out", "above", "sly"} {
 		delete(want, name)
 	}
@@ -223,7 +223,7 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 			t.Errorf("%s is %q in the place of %q", name, have[name], text)
 		}
 	}
-	if len(have) != len(want) || total(t, filepath.Join(dir, "two/state.db")) != 100 || head.Moment != archive.Consistent {
+	if len(have) != len(want) || accountSum(t, filepath.Join(dir, "two/state.db")) != 100 || head.Moment != archive.Consistent {
 		t.Errorf("%d files in the place of %d; %+v", len(have), len(want), head)
 	}
 	if left := must(filepath.Glob(dir + "/.*"))(t); len(left) != 0 {
@@ -241,10 +241,10 @@ func TestAProfileComesBackFromItsArchive(t *testing.T) {
 // TestAHomeThatHoldsStillIsSentAsItIs checks that an idle home is archived without a copy, and that
 // a second archive has the same bytes.
 func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
-	dir := home(t)
+	dir := newHome(t)
 	x := archive.Export{Home: dir, IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
 	whole, head, _ := exportHome(t, x)
-	want := listing(t, dir)
+	want := treeListing(t, dir)
 	for _, name := range []string{"gateway.pid", "gateway_state.json", ".hinit-reserve", ".hinit-intent.json"} {
 		delete(want, name)
 	}
@@ -252,7 +252,7 @@ func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	if _, _, err := (&archive.Import{Dir: into, Name: "two", Marker: "SOUL.md", AllowOutsideLinks: true}).Run(bytes.NewReader(whole.Bytes())); err != nil {
 		t.Fatal(err)
 	}
-	if got := listing(t, filepath.Join(into, "two")); !maps.Equal(got, want) || head.Files != int64(len(want)) {
+	if got := treeListing(t, filepath.Join(into, "two")); !maps.Equal(got, want) || head.Files != int64(len(want)) {
 		t.Errorf("%d files came, of %d:\n%v\n%v", len(got), head.Files, got, want)
 	}
 	began := int64(-1)
@@ -260,14 +260,14 @@ func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	if rest, _, _ := exportHome(t, x); began != 5000 || !bytes.Equal(rest.Bytes(), whole.Bytes()[5000:]) {
 		t.Errorf("the rest begins at %d, and is another one", began)
 	}
-	write(t, filepath.Join(dir, "sessions/new"), "new")
+	writeFile(t, filepath.Join(dir, "sessions/new"), "new")
 	if _, now, _ := exportHome(t, x); began != 0 || now.Snapshot == head.Snapshot {
 		t.Errorf("after a change it begins at %d, as %q", began, now.Snapshot)
 	}
 }
 
 func TestAnArchiveWithoutSecretsSaysSo(t *testing.T) {
-	out, head, _ := exportHome(t, archive.Export{Home: home(t)})
+	out, head, _ := exportHome(t, archive.Export{Home: newHome(t)})
 	names := head.LeftOut["secret"]
 	if slices.Sort(names); head.Secrets || !slices.Equal(names, []string{".env", ".ssh", "auth.json", "workspace/client_secret.json"}) {
 		t.Errorf("%+v", head)
@@ -282,7 +282,7 @@ func TestAnArchiveWithoutSecretsSaysSo(t *testing.T) {
 }
 
 func TestACloneHasNoTokenOfABot(t *testing.T) {
-	out, head, _ := exportHome(t, archive.Export{Home: home(t), ForClone: true, IncludeSecrets: true})
+	out, head, _ := exportHome(t, archive.Export{Home: newHome(t), ForClone: true, IncludeSecrets: true})
 	names := head.LeftOut["identity that two profiles must not share"]
 	slices.Sort(names)
 	if want := []string{".ssh", "API_SERVER_PORT in .env", "TELEGRAM_BOT_TOKEN in .env", "auth.json", "platforms", "workspace/client_secret.json"}; !slices.Equal(names, want) {
@@ -307,8 +307,8 @@ func TestWhatIsSecretByItsName(t *testing.T) {
 // TestADatabaseIsWholeWhileTheGatewayWrites checks that a database in the archive is consistent
 // although the gateway writes to it.
 func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
-	dir := home(t)
-	db := database(t, filepath.Join(dir, "busy.db"))
+	dir := newHome(t)
+	db := newDatabase(t, filepath.Join(dir, "busy.db"))
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -317,7 +317,7 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 			case <-stop:
 				return
 			default:
-				_ = move(db, i%7)
+				_ = transferMoney(db, i%7)
 			}
 		}
 	}()
@@ -329,7 +329,7 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 		} else if head.Moment != archive.Consistent || tries > 30 {
 			t.Fatalf("%+v", head)
 		}
-		if n := total(t, importHome(t, out)+"/busy.db"); n != 100 {
+		if n := accountSum(t, importHome(t, out)+"/busy.db"); n != 100 {
 			t.Errorf("the accounts have %d together", n)
 		}
 	}
@@ -341,7 +341,7 @@ func TestADatabaseIsWholeWhileTheGatewayWrites(t *testing.T) {
 }
 
 func TestAFileThatNeverHoldsStillIsNamed(t *testing.T) {
-	dir := home(t)
+	dir := newHome(t)
 	f := must(os.Create(filepath.Join(dir, "restless.log")))(t)
 	defer f.Close()
 	// The hook changes the database in each pass, so each pass copies it again.
@@ -356,10 +356,10 @@ func TestAFileThatNeverHoldsStillIsNamed(t *testing.T) {
 }
 
 func TestADamagedDatabaseIsCopiedAsItIs(t *testing.T) {
-	dir := home(t)
+	dir := newHome(t)
 	damaged := "SQLite format 3\x00" + strings.Repeat("nothing that follows is one", 1000)
-	write(t, filepath.Join(dir, "damaged.db"), damaged)
-	write(t, filepath.Join(dir, "damaged.db-wal"), "log")
+	writeFile(t, filepath.Join(dir, "damaged.db"), damaged)
+	writeFile(t, filepath.Join(dir, "damaged.db-wal"), "log")
 	out, head, _ := exportHome(t, archive.Export{Home: dir})
 	to := importHome(t, out)
 	if got := string(must(os.ReadFile(to+"/damaged.db"))(t)) + string(must(os.ReadFile(to+"/damaged.db-wal"))(t)); got != damaged+"log" || head.Moment != archive.Consistent {
@@ -368,10 +368,10 @@ func TestADamagedDatabaseIsCopiedAsItIs(t *testing.T) {
 }
 
 func TestTheProfileIsRenamedDuringTheExport(t *testing.T) {
-	dir := home(t)
+	dir := newHome(t)
 	rename := func() error { return os.Rename(dir, dir+"-renamed") }
 	out, head, _ := exportHome(t, archive.Export{Home: dir, StopGateway: rename})
-	if n := total(t, importHome(t, out)+"/state.db"); n != 100 || head.Moment != archive.Consistent {
+	if n := accountSum(t, importHome(t, out)+"/state.db"); n != 100 || head.Moment != archive.Consistent {
 		t.Errorf("%d, %+v", n, head)
 	}
 	if left := must(filepath.Glob(dir + "-renamed/.hinit-export*"))(t); len(left) != 0 {
@@ -382,20 +382,20 @@ func TestTheProfileIsRenamedDuringTheExport(t *testing.T) {
 // TestTheErrorOfAnExportWasPrintedTwice checks that a write error is printed once, not as "broken
 // pipe; write: broken pipe".
 func TestTheErrorOfAnExportWasPrintedTwice(t *testing.T) {
-	dir := home(t)
+	dir := newHome(t)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup}
-	if _, _, _, err := x.Run(t.Context(), failing{}); err == nil || strings.Count(err.Error(), "no reader") != 1 {
+	if _, _, _, err := x.Run(t.Context(), failingWriter{}); err == nil || strings.Count(err.Error(), "no reader") != 1 {
 		t.Errorf("the export ends with %v", err)
 	}
 }
 
-// failing is a writer that always fails.
-type failing struct{}
+// failingWriter is a writer that always fails.
+type failingWriter struct{}
 
-func (failing) Write([]byte) (int, error) { return 0, errors.New("no reader") }
+func (failingWriter) Write([]byte) (int, error) { return 0, errors.New("no reader") }
 
 func TestTwoExportsAtOnce(t *testing.T) {
-	dir := home(t)
+	dir := newHome(t)
 	var both sync.WaitGroup
 	for range 2 {
 		both.Go(func() {
@@ -427,8 +427,8 @@ func (s *limitedBuffer) Write(p []byte) (int, error) {
 // TestAnImportGoesOnWhereItStood checks that an import continues after an interruption at random
 // bytes.
 func TestAnImportGoesOnWhereItStood(t *testing.T) {
-	dir := home(t)
-	write(t, filepath.Join(dir, "large"), string(make([]byte, 1<<20)))
+	dir := newHome(t)
+	writeFile(t, filepath.Join(dir, "large"), string(make([]byte, 1<<20)))
 	to := t.TempDir()
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup}
 	for at := int64(0); ; {
@@ -453,13 +453,13 @@ func TestAnImportGoesOnWhereItStood(t *testing.T) {
 			at = now
 		}
 	}
-	if must(os.Stat(to+"/two/large"))(t).Size() != 1<<20 || total(t, to+"/two/state.db") != 100 {
+	if must(os.Stat(to+"/two/large"))(t).Size() != 1<<20 || accountSum(t, to+"/two/state.db") != 100 {
 		t.Error("not all is there")
 	}
 }
 
 func TestAStreamThatBeginsElsewhereChangesNothing(t *testing.T) {
-	out, _, _ := exportHome(t, archive.Export{Home: home(t)})
+	out, _, _ := exportHome(t, archive.Export{Home: newHome(t)})
 	all := out.Bytes()
 	im := archive.Import{Dir: t.TempDir(), Name: "two", Marker: "SOUL.md"}
 	if _, _, err := im.Run(bytes.NewReader(all[:9000])); !errors.Is(err, archive.ErrInterrupted) {
@@ -475,8 +475,8 @@ func TestAStreamThatBeginsElsewhereChangesNothing(t *testing.T) {
 	}
 }
 
-// packed builds an archive from headers. The content of each file is its name.
-func packed(t *testing.T, head archive.Head, headers ...tar.Header) *bytes.Buffer {
+// buildArchive builds an archive from headers. The content of each file is its name.
+func buildArchive(t *testing.T, head archive.Head, headers ...tar.Header) *bytes.Buffer {
 	t.Helper()
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -520,33 +520,33 @@ func TestHostileArchives(t *testing.T) {
 	huge.Bytes = 1 << 49
 	small := head
 	small.Bytes = 4
-	if _, _, err := (&archive.Import{Dir: t.TempDir(), Name: "two", Marker: "SOUL.md"}).Run(packed(t, head, soul)); err != nil {
+	if _, _, err := (&archive.Import{Dir: t.TempDir(), Name: "two", Marker: "SOUL.md"}).Run(buildArchive(t, head, soul)); err != nil {
 		t.Fatal("without anything hostile: ", err)
 	}
 	for what, in := range map[string]*bytes.Buffer{
-		"a name above":         packed(t, head, soul, tar.Header{Name: "profile/../../escaped", Mode: 0o644}),
-		"an absolute name":     packed(t, head, soul, tar.Header{Name: "/escaped", Mode: 0o644}),
-		"another top":          packed(t, head, soul, tar.Header{Name: "elsewhere/x", Mode: 0o644}),
-		"a hard link":          packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}),
-		"a device":             packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}),
-		"a pipe":               packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeFifo}),
-		"set-user-ID":          packed(t, head, soul, tar.Header{Name: "profile/x", Mode: 0o4755}),
-		"sticky":               packed(t, head, soul, tar.Header{Name: "profile/x/", Typeflag: tar.TypeDir, Mode: 0o1777}),
-		"an absolute link":     packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeSymlink, Linkname: "/etc"}),
-		"a link above":         packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeSymlink, Linkname: "a/../../y"}),
-		"a file below a link":  packed(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeSymlink, Linkname: "y"}, tar.Header{Name: "profile/x/z", Mode: 0o644}),
-		"a name twice":         packed(t, head, soul, soul),
-		"a link and a file":    packed(t, head, soul, tar.Header{Name: "profile/SOUL.md", Typeflag: tar.TypeSymlink, Linkname: "y"}),
-		"a wish to run":        packed(t, head, soul, tar.Header{Name: "profile/gateway_state.json", Mode: 0o644}),
-		"a snapshot":           packed(t, head, soul, tar.Header{Name: "profile/.hinit-export/x", Mode: 0o644}),
-		"a wrong checksum":     packed(t, head, soul, tar.Header{Name: "profile/x", PAXRecords: map[string]string{"SCHILY.xattr.user.sha256": strings.Repeat("0", 64)}}),
-		"no checksum":          packed(t, head, soul, tar.Header{Name: "profile/x", PAXRecords: map[string]string{"a.b": "c"}}),
-		"no marker":            packed(t, head, tar.Header{Name: "profile/x", Mode: 0o644}, tar.Header{Name: "SHA256"}),
-		"a wrong sum of all":   packed(t, head, soul, tar.Header{Name: "SHA256"}),
-		"more than its head":   packed(t, small, soul),
-		"no room":              packed(t, huge, soul),
-		"another format":       packed(t, archive.Head{Format: 2}, soul),
-		"a size below nothing": packed(t, archive.Head{Format: 1, Bytes: -1}, soul),
+		"a name above":         buildArchive(t, head, soul, tar.Header{Name: "profile/../../escaped", Mode: 0o644}),
+		"an absolute name":     buildArchive(t, head, soul, tar.Header{Name: "/escaped", Mode: 0o644}),
+		"another top":          buildArchive(t, head, soul, tar.Header{Name: "elsewhere/x", Mode: 0o644}),
+		"a hard link":          buildArchive(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeLink, Linkname: "/etc/passwd"}),
+		"a device":             buildArchive(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeChar, Devmajor: 1, Devminor: 3}),
+		"a pipe":               buildArchive(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeFifo}),
+		"set-user-ID":          buildArchive(t, head, soul, tar.Header{Name: "profile/x", Mode: 0o4755}),
+		"sticky":               buildArchive(t, head, soul, tar.Header{Name: "profile/x/", Typeflag: tar.TypeDir, Mode: 0o1777}),
+		"an absolute link":     buildArchive(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeSymlink, Linkname: "/etc"}),
+		"a link above":         buildArchive(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeSymlink, Linkname: "a/../../y"}),
+		"a file below a link":  buildArchive(t, head, soul, tar.Header{Name: "profile/x", Typeflag: tar.TypeSymlink, Linkname: "y"}, tar.Header{Name: "profile/x/z", Mode: 0o644}),
+		"a name twice":         buildArchive(t, head, soul, soul),
+		"a link and a file":    buildArchive(t, head, soul, tar.Header{Name: "profile/SOUL.md", Typeflag: tar.TypeSymlink, Linkname: "y"}),
+		"a wish to run":        buildArchive(t, head, soul, tar.Header{Name: "profile/gateway_state.json", Mode: 0o644}),
+		"a snapshot":           buildArchive(t, head, soul, tar.Header{Name: "profile/.hinit-export/x", Mode: 0o644}),
+		"a wrong checksum":     buildArchive(t, head, soul, tar.Header{Name: "profile/x", PAXRecords: map[string]string{"SCHILY.xattr.user.sha256": strings.Repeat("0", 64)}}),
+		"no checksum":          buildArchive(t, head, soul, tar.Header{Name: "profile/x", PAXRecords: map[string]string{"a.b": "c"}}),
+		"no marker":            buildArchive(t, head, tar.Header{Name: "profile/x", Mode: 0o644}, tar.Header{Name: "SHA256"}),
+		"a wrong sum of all":   buildArchive(t, head, soul, tar.Header{Name: "SHA256"}),
+		"more than its head":   buildArchive(t, small, soul),
+		"no room":              buildArchive(t, huge, soul),
+		"another format":       buildArchive(t, archive.Head{Format: 2}, soul),
+		"a size below nothing": buildArchive(t, archive.Head{Format: 1, Bytes: -1}, soul),
 		"no archive":           bytes.NewBufferString("hello"),
 		"nothing":              {},
 	} {
@@ -560,7 +560,7 @@ func TestHostileArchives(t *testing.T) {
 			for _, path := range must(filepath.Glob(dir + "/profiles/*"))(t) {
 				t.Errorf("%s is there", path)
 			}
-			if left := listing(t, dir); len(left) != 1 {
+			if left := treeListing(t, dir); len(left) != 1 {
 				t.Errorf("%v", left)
 			}
 		})
@@ -570,13 +570,13 @@ func TestHostileArchives(t *testing.T) {
 // TestAnArchiveOfSparseFilesFillsNoVolume checks that a file of 2^63-1 bytes in an archive can't
 // overflow the sum of sizes and fill the volume.
 func TestAnArchiveOfSparseFilesFillsNoVolume(t *testing.T) {
-	dir := mounted(t, "size=16m")
+	dir := mountVolume(t, "size=16m")
 	soul := tar.Header{Name: "profile/SOUL.md", Mode: 0o644}
 	// The tar writer refuses the real names of these sparse records, so build them by hand.
 	hole := tar.Header{Name: "0\n" + strings.Repeat("x", 510), Mode: 0o644, PAXRecords: map[string]string{
 		"NUL.sparse.major": "1", "NUL.sparse.minor": "0", "NUL.sparse.name": "profile/x", "NUL.sparse.realsize": fmt.Sprint(int64(math.MaxInt64)),
 	}}
-	in := packed(t, archive.Head{Format: 1, Profile: "coder", Files: 10, Bytes: 1000}, soul, hole)
+	in := buildArchive(t, archive.Head{Format: 1, Profile: "coder", Files: 10, Bytes: 1000}, soul, hole)
 	in = bytes.NewBuffer(bytes.ReplaceAll(in.Bytes(), []byte("NUL.sparse"), []byte("GNU.sparse")))
 	_, _, err := (&archive.Import{Dir: dir, Name: "two", Marker: "SOUL.md"}).Run(in)
 	if err == nil || !strings.Contains(err.Error(), "more than the 10 files and 1000 bytes") {
@@ -588,10 +588,10 @@ func TestAnArchiveOfSparseFilesFillsNoVolume(t *testing.T) {
 // counts in a database, then in a file.
 func TestOneMomentIsOneMoment(t *testing.T) {
 	testkit.SkipIfShort(t)
-	dir := home(t)
-	db := database(t, filepath.Join(dir, "count.db"))
+	dir := newHome(t)
+	db := newDatabase(t, filepath.Join(dir, "count.db"))
 	must(db.Exec("CREATE TABLE count (n INTEGER); INSERT INTO count VALUES (0)"))(t)
-	write(t, filepath.Join(dir, "count"), "0")
+	writeFile(t, filepath.Join(dir, "count"), "0")
 	stop, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -630,19 +630,19 @@ func TestOneMomentIsOneMoment(t *testing.T) {
 	}
 }
 
-// flushed is a writer with Flush, like an HTTP response.
-type flushed struct {
+// flushWriter is a writer with Flush, like an HTTP response.
+type flushWriter struct {
 	bytes.Buffer
 	flush func(text string)
 }
 
-func (f *flushed) Flush() { f.flush(f.String()) }
+func (f *flushWriter) Flush() { f.flush(f.String()) }
 
-// sparse creates an empty sparse file whose size is a share of its file system's, and returns the
+// makeSparseFile creates an empty sparse file whose size is a share of its file system's, and returns the
 // size.
-func sparse(t *testing.T, path string, share, of int64) {
+func makeSparseFile(t *testing.T, path string, share, of int64) {
 	t.Helper()
-	write(t, path, "")
+	writeFile(t, path, "")
 	var st unix.Statfs_t
 	must(0, unix.Statfs(path, &st))(t)
 	if err := os.Truncate(path, int64(st.Blocks)*int64(st.Bsize)/of*share); err != nil { //nolint:unconvert // 32 bits wide on some machines
@@ -652,8 +652,8 @@ func sparse(t *testing.T, path string, share, of int64) {
 
 // TestAHugeSparseFileIsNotSent checks that an export of a huge sparse file fails at once.
 func TestAHugeSparseFileIsNotSent(t *testing.T) {
-	dir := home(t)
-	sparse(t, dir+"/!a", 2, 1)
+	dir := newHome(t)
+	makeSparseFile(t, dir+"/!a", 2, 1)
 	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true, BeforeSend: func(int64) { t.Error("it begins to send") }}
 	var out bytes.Buffer
 	if _, _, _, err := x.Run(t.Context(), &out); err == nil || out.Len() > 0 || !strings.Contains(err.Error(), "sparse, compressed or shared") {
@@ -664,12 +664,12 @@ func TestAHugeSparseFileIsNotSent(t *testing.T) {
 // TestAReaderThatHasGoneEndsTheReadingOfAFile checks that an export sends its head first, and stops
 // when the request ends.
 func TestAReaderThatHasGoneEndsTheReadingOfAFile(t *testing.T) {
-	dir := home(t)
-	sparse(t, dir+"/!a", 7, 8)
+	dir := newHome(t)
+	makeSparseFile(t, dir+"/!a", 7, 8)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	began := time.Now()
-	out := &flushed{flush: func(text string) {
+	out := &flushWriter{flush: func(text string) {
 		if !strings.Contains(text, `"hinit_profile_archive":1`) {
 			t.Errorf("the reader has %q", text)
 		}
@@ -688,18 +688,18 @@ func TestAReaderThatHasGoneEndsTheReadingOfAFile(t *testing.T) {
 // the export.
 func TestAnExportNamesTheFileThatChanges(t *testing.T) {
 	dir := t.TempDir()
-	write(t, dir+"/data", strings.Repeat("x", 1<<20))
-	out := &shortening{file: dir + "/data"}
+	writeFile(t, dir+"/data", strings.Repeat("x", 1<<20))
+	out := &truncatingWriter{file: dir + "/data"}
 	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true}
 	if _, _, _, err := x.Run(t.Context(), out); err == nil || !strings.Contains(err.Error(), `"data" has become shorter while it was sent`) {
 		t.Error(err)
 	}
 }
 
-// shortening is a writer that truncates a file after its header was written.
-type shortening struct{ file string }
+// truncatingWriter is a writer that truncates a file after its header was written.
+type truncatingWriter struct{ file string }
 
-func (s *shortening) Write(p []byte) (int, error) {
+func (s *truncatingWriter) Write(p []byte) (int, error) {
 	if bytes.Contains(p, []byte("profile/data")) {
 		return len(p), os.Truncate(s.file, 0)
 	}
@@ -709,9 +709,9 @@ func (s *shortening) Write(p []byte) (int, error) {
 // TestAnArchiveIsRefusedByItsHead checks that an import refuses a wrong archive after its head,
 // without waiting for content.
 func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
-	whole, _, _ := exportHome(t, archive.Export{Home: home(t), IncludeSecrets: true})
+	whole, _, _ := exportHome(t, archive.Export{Home: newHome(t), IncludeSecrets: true})
 	dir := t.TempDir()
-	write(t, dir+"/two/SOUL.md", "soul")
+	writeFile(t, dir+"/two/SOUL.md", "soul")
 	r, w := io.Pipe()
 	defer w.Close()
 	go func() { _, _ = w.Write(whole.Bytes()[:1536]) }() // The stream contains only the head.
@@ -733,7 +733,7 @@ func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 // TestAStreamThatEndsInItsHeadIsNotComplete checks that a stream that ends in its head is reported
 // as incomplete.
 func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
-	whole, _, _ := exportHome(t, archive.Export{Home: home(t)})
+	whole, _, _ := exportHome(t, archive.Export{Home: newHome(t)})
 	says := func(in io.Reader) string {
 		_, _, err := (&archive.Import{Dir: t.TempDir(), Name: "two"}).Run(in)
 		return fmt.Sprint(err)
@@ -757,7 +757,7 @@ func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
 func TestADatabaseThatStopsGrowingDelaysItsExportForAMinute(t *testing.T) {
 	for name, grows := range map[string]bool{"stops": false, "grows slowly": true} {
 		t.Run(name, func(t *testing.T) {
-			dir := home(t)
+			dir := newHome(t)
 			file := must(os.OpenFile(dir+"/state.db", os.O_WRONLY, 0))(t)
 			if err := errors.Join(unix.Fallocate(int(file.Fd()), 0, 0, 128<<20), file.Close()); err != nil {
 				t.Skip(err)
@@ -767,7 +767,7 @@ func TestADatabaseThatStopsGrowingDelaysItsExportForAMinute(t *testing.T) {
 					began := time.Now()
 					for n := 1; (n < 4 || !grows) && ctx.Err() == nil; n++ {
 						if n == 1 || grows {
-							write(t, fmt.Sprintf("/proc/self/fd/%d/%s", to.Fd(), name), strings.Repeat("x", n))
+							writeFile(t, fmt.Sprintf("/proc/self/fd/%d/%s", to.Fd(), name), strings.Repeat("x", n))
 						}
 						select {
 						case <-ctx.Done():

@@ -17,15 +17,15 @@ import (
 	"hinit/profiles/archive"
 )
 
-// crowd creates an in-memory home with 30,000 links with long names.
-func crowd(t *testing.T) string {
+// homeWithManyLinks creates an in-memory home with 30,000 links with long names.
+func homeWithManyLinks(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("/dev/shm", "crowd") //nolint:usetesting // the directory is in memory, where 30,000 links take no time
 	if err != nil {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	write(t, filepath.Join(dir, "SOUL.md"), "soul")
+	writeFile(t, filepath.Join(dir, "SOUL.md"), "soul")
 	long := strings.Repeat("n", 240)
 	if err := os.Mkdir(filepath.Join(dir, "crowd"), 0o700); err != nil {
 		t.Fatal(err)
@@ -45,15 +45,15 @@ func liveHeapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// meter is a writer that measures the heap after each 16 MB.
-type meter struct {
-	n    int
-	most int64
+// heapMeter is a writer that measures the heap after each 16 MB.
+type heapMeter struct {
+	n       int
+	maxHeap int64
 }
 
-func (m *meter) Write(p []byte) (int, error) {
+func (m *heapMeter) Write(p []byte) (int, error) {
 	if m.n%(16<<20)+len(p) >= 16<<20 {
-		m.most = max(m.most, liveHeapBytes())
+		m.maxHeap = max(m.maxHeap, liveHeapBytes())
 	}
 	m.n += len(p)
 	return len(p), nil
@@ -63,15 +63,15 @@ func (m *meter) Write(p []byte) (int, error) {
 // memory. A host has only 256 MiB.
 func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
 	testkit.SkipIfShort(t)
-	dir := crowd(t)
+	dir := homeWithManyLinks(t)
 	before := liveHeapBytes()
-	m := &meter{}
+	m := &heapMeter{}
 	x := archive.Export{Home: dir, Name: "coder", AllowOutsideLinks: true, HomeIdle: true}
 	head, _, _, err := x.Run(t.Context(), m)
-	if err != nil || head.Files != 30_002 || m.most == 0 {
+	if err != nil || head.Files != 30_002 || m.maxHeap == 0 {
 		t.Fatalf("%d files of %d bytes: %v", head.Files, m.n, err)
 	}
-	if used := m.most - before; used > 4<<20 {
+	if used := m.maxHeap - before; used > 4<<20 {
 		t.Errorf("the export of a large directory has taken %d MB of memory", used>>20)
 	}
 }
@@ -80,7 +80,7 @@ func TestADirectoryOfManyFilesEndsNoHost(t *testing.T) {
 // time.
 func TestManyLinesInAnEnvHoldUpNoClone(t *testing.T) {
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, ".env"), strings.Repeat("\n", 100_000)+"A_BOT_TOKEN=1:a\nB=2\n")
+	writeFile(t, filepath.Join(dir, ".env"), strings.Repeat("\n", 100_000)+"A_BOT_TOKEN=1:a\nB=2\n")
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 	var out bytes.Buffer
@@ -97,8 +97,8 @@ func TestManyLinesInAnEnvHoldUpNoClone(t *testing.T) {
 // TestATokenOfSeveralLinesIsNotCloned checks that a clone omits all lines of a quoted token.
 func TestATokenOfSeveralLinesIsNotCloned(t *testing.T) {
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "SOUL.md"), "soul")
-	write(t, filepath.Join(dir, ".env"), "# mine\nA=\"1\n2\"\nexport X_BOT_TOKEN = \"first\nsecond\nB=third\" # why\nC='\nY_APP_TOKEN=4\n'\nAPI_SERVER_PORT='\n1'")
+	writeFile(t, filepath.Join(dir, "SOUL.md"), "soul")
+	writeFile(t, filepath.Join(dir, ".env"), "# mine\nA=\"1\n2\"\nexport X_BOT_TOKEN = \"first\nsecond\nB=third\" # why\nC='\nY_APP_TOKEN=4\n'\nAPI_SERVER_PORT='\n1'")
 	out, _, _ := exportHome(t, archive.Export{Home: dir, ForClone: true, IncludeSecrets: true})
 	if env := string(must(os.ReadFile(importHome(t, out) + "/.env"))(t)); env != "# mine\nA=\"1\n2\"\nC='\nY_APP_TOKEN=4\n'\n" {
 		t.Errorf("the clone has %q", env)
@@ -111,9 +111,9 @@ func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "SOUL.md"), "soul")
+	writeFile(t, filepath.Join(dir, "SOUL.md"), "soul")
 	for i := range 3000 {
-		write(t, fmt.Sprintf("%s/d%d/%x", dir, i%3, i*7919%3000), fmt.Sprint(i))
+		writeFile(t, fmt.Sprintf("%s/d%d/%x", dir, i%3, i*7919%3000), fmt.Sprint(i))
 	}
 	var whole, rest bytes.Buffer
 	x := archive.Export{Home: dir, Name: "coder", HomeIdle: true}
@@ -146,7 +146,7 @@ func TestADirectoryOfManyFilesIsSentInOneOrder(t *testing.T) {
 // TestAnImportRemovesADeepTree checks that an import can remove a leftover tree that is deeper than
 // a path can be long.
 func TestAnImportRemovesADeepTree(t *testing.T) {
-	whole, _, _ := exportHome(t, archive.Export{Home: home(t), IncludeSecrets: true})
+	whole, _, _ := exportHome(t, archive.Export{Home: newHome(t), IncludeSecrets: true})
 	dir := t.TempDir()
 	left, work := filepath.Join(dir, archive.ImportPrefix+"two", "home"), filepath.Join(dir, "work")
 	if err := errors.Join(os.MkdirAll(left, 0o700), os.MkdirAll(work, 0o700)); err != nil {
@@ -175,10 +175,10 @@ func TestFilesWithLongNamesComeBack(t *testing.T) {
 		t.Skip(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	write(t, filepath.Join(dir, "SOUL.md"), "soul")
+	writeFile(t, filepath.Join(dir, "SOUL.md"), "soul")
 	long := dir + strings.Repeat("/"+strings.Repeat("\x01", 252), 16) + "/"
 	for i := range 3000 {
-		write(t, fmt.Sprintf("%s%d", long, i), "")
+		writeFile(t, fmt.Sprintf("%s%d", long, i), "")
 	}
 	for i := range 100 {
 		for _, name := range []string{"%ssecret%d.pem", "%sout%d"} {

@@ -21,71 +21,71 @@ func smallHome(t *testing.T) string {
 	for name, text := range map[string]string{
 		"SOUL.md": "soul", ".env": "", "block": strings.Repeat("b", 512), "deep/" + strings.Repeat("n", 120): strings.Repeat("p", 700),
 	} {
-		write(t, filepath.Join(dir, name), text)
+		writeFile(t, filepath.Join(dir, name), text)
 	}
 	must(0, os.Symlink("/usr/bin/python3", dir+"/out"))(t)
 	return dir
 }
 
-// cutter repeatedly moves a profile, and interrupts the stream.
-type cutter struct {
+// interruptedMove repeatedly moves a profile, and interrupts the stream.
+type interruptedMove struct {
 	testing.TB
 
 	from, dir string
 	export    archive.Export
-	whole     []byte
+	archive   []byte
 	sum       string
 	want      map[string]string // Content of the exported home.
 	old       map[string]string // Content of the profile that the import replaces.
 }
 
-func newCutter(t *testing.T) *cutter {
+func newInterruptedMove(t *testing.T) *interruptedMove {
 	t.Helper()
 	dir := t.TempDir()
 	if os.Geteuid() == 0 {
-		dir = mounted(t, "size=16m") // On an in-memory file system, a sync takes no time.
+		dir = mountVolume(t, "size=16m") // On an in-memory file system, a sync takes no time.
 	}
-	c := &cutter{TB: t, from: smallHome(t), dir: dir}
+	c := &interruptedMove{TB: t, from: smallHome(t), dir: dir}
 	c.export = archive.Export{Home: c.from, IncludeSecrets: true, AllowOutsideLinks: true, HomeIdle: true}
 	out, _, sum := exportHome(t, c.export)
-	c.whole, c.sum, c.want = out.Bytes(), sum, listing(t, c.from)
-	write(t, c.dir+"/old/SOUL.md", "old")
-	c.old = listing(t, c.dir+"/old")
+	c.archive, c.sum, c.want = out.Bytes(), sum, treeListing(t, c.from)
+	writeFile(t, c.dir+"/old/SOUL.md", "old")
+	c.old = treeListing(t, c.dir+"/old")
 	return c
 }
 
 // run imports a stream that begins at an offset of the archive.
-func (c *cutter) run(name string, from int64, stream []byte) (string, error) {
+func (c *interruptedMove) run(name string, from int64, stream []byte) (string, error) {
 	im := archive.Import{Dir: c.dir, Name: name, Marker: "SOUL.md", AllowOutsideLinks: true, Offset: from, MayReplace: name == "old"}
 	_, sum, err := im.Run(bytes.NewReader(stream))
 	return sum, err
 }
 
 // listed describes a profile, or returns nil if there is none.
-func (c *cutter) listed(name string) map[string]string {
+func (c *interruptedMove) listed(name string) map[string]string {
 	c.Helper()
 	if _, err := os.Lstat(filepath.Join(c.dir, name)); err != nil {
 		return nil
 	}
-	return listing(c, filepath.Join(c.dir, name))
+	return treeListing(c, filepath.Join(c.dir, name))
 }
 
 // reset removes the imported profile, or restores the old one.
-func (c *cutter) reset(name string) {
+func (c *interruptedMove) reset(name string) {
 	c.Helper()
 	must(0, os.RemoveAll(filepath.Join(c.dir, name)))(c)
 	if name == "old" {
-		write(c, c.dir+"/old/SOUL.md", "old")
-		c.old = listing(c, c.dir+"/old")
+		writeFile(c, c.dir+"/old/SOUL.md", "old")
+		c.old = treeListing(c, c.dir+"/old")
 	}
 }
 
 // remainingStream returns the part of the archive that an import still needs.
-func (c *cutter) remainingStream(name string, cut int) (from int64, stream []byte) {
+func (c *interruptedMove) remainingStream(name string, cut int) (from int64, stream []byte) {
 	c.Helper()
 	snapshot, at, err := (&archive.Import{Dir: c.dir, Name: name}).InterruptedAt()
 	if errors.Is(err, os.ErrNotExist) {
-		return 0, c.whole
+		return 0, c.archive
 	}
 	if err != nil || at != int64(cut) {
 		c.Fatalf("cut after byte %d, an import continues at %d: %v", cut, at, err)
@@ -99,8 +99,8 @@ func (c *cutter) remainingStream(name string, cut int) (from int64, stream []byt
 	return at, out.Bytes()
 }
 
-// cut sends the archive up to an offset, checks both sides, and sends the rest.
-func (c *cutter) cut(name string, at int) {
+// interruptAt sends the archive up to an offset, checks both sides, and sends the rest.
+func (c *interruptedMove) interruptAt(name string, at int) {
 	c.Helper()
 	part := &limitedBuffer{remaining: at}
 	x := c.export
@@ -136,26 +136,26 @@ var eachByte = flag.Bool("each-byte", false, "cut archives after each byte, and 
 // TestAnArchiveIsCutAnywhere interrupts an export at each kind of offset. The import must never
 // create a partial profile, and must complete it with the rest.
 func TestAnArchiveIsCutAnywhere(t *testing.T) {
-	c := newCutter(t)
+	c := newInterruptedMove(t)
 	n := 0
-	for at := range c.whole {
+	for at := range c.archive {
 		if near := at % 512; *eachByte || near < 2 || near == 511 || at%11 == 0 && !testing.Short() {
-			c.cut([]string{"two", "old"}[n%2], at)
+			c.interruptAt([]string{"two", "old"}[n%2], at)
 			n++
 		}
 	}
-	if now := listing(t, c.from); !maps.Equal(now, c.want) {
+	if now := treeListing(t, c.from); !maps.Equal(now, c.want) {
 		t.Errorf("the home of the export is %v", now)
 	}
-	t.Logf("an archive of %d bytes was cut in %d places", len(c.whole), n)
+	t.Logf("an archive of %d bytes was cut in %d places", len(c.archive), n)
 }
 
 // TestAPartThatLostItsEndInACrashIsRefused zeroes the end of a kept part, as a power loss can. The
 // import must reject it and begin anew.
 func TestAPartThatLostItsEndInACrashIsRefused(t *testing.T) {
-	c := newCutter(t)
-	for at := 1536; at < len(c.whole); at += 101 {
-		_, err := c.run("two", 0, c.whole[:at])
+	c := newInterruptedMove(t)
+	for at := 1536; at < len(c.archive); at += 101 {
+		_, err := c.run("two", 0, c.archive[:at])
 		if err == nil {
 			break // Only padding is missing.
 		} else if !errors.Is(err, archive.ErrInterrupted) {
@@ -164,11 +164,11 @@ func TestAPartThatLostItsEndInACrashIsRefused(t *testing.T) {
 		kept := filepath.Join(c.dir, archive.ImportPrefix+"two", "archive")
 		part := must(os.ReadFile(kept))(t)
 		clear(part[max(1536, at-600):])
-		if bytes.Equal(part, c.whole[:at]) {
+		if bytes.Equal(part, c.archive[:at]) {
 			continue // These bytes were zero before, so nothing is cut.
 		}
 		must(0, os.WriteFile(kept, part, 0o600))(t)
-		if _, err := c.run("two", int64(at), c.whole[at:]); err == nil || c.listed("two") != nil {
+		if _, err := c.run("two", int64(at), c.archive[at:]); err == nil || c.listed("two") != nil {
 			t.Fatalf("a part of %d bytes that has lost its end: %v, and a profile %v", at, err, c.listed("two"))
 		}
 		from, stream := c.remainingStream("two", 0)

@@ -103,7 +103,7 @@ func eachEntry(in *os.Root, dir string, do func(rel string) error) error {
 	}
 	defer f.Close()
 	var failed error
-	err = fsutil.Entries(int(f.Fd()), func(name string, _ fs.FileMode) bool {
+	err = fsutil.EachEntry(int(f.Fd()), func(name string, _ fs.FileMode) bool {
 		failed = do(filepath.Join(dir, name))
 		return failed == nil
 	})

@@ -178,7 +178,7 @@ func (x *Export) sendIdleHome(ctx context.Context, files *os.Root, out io.Writer
 // checksum of the whole archive.
 func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.Writer) (sum string, err error) {
 	w, all := tar.NewWriter(&skipWriter{out, x.Offset}), newSums(head)
-	err = pack(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
+	err = writeTarEntry(w, &tar.Header{Name: headName, Mode: 0o600, Size: int64(len(head))}, bytes.NewReader(head))
 	if f, is := out.(interface{ Flush() }); is { // Send the head now, so that the receiver can refuse the archive before the first file.
 		f.Flush()
 	}
@@ -189,7 +189,7 @@ func (x *Export) write(ctx context.Context, head []byte, files *os.Root, out io.
 	}
 	if err == nil {
 		sum = all.text()
-		err = pack(w, &tar.Header{Name: sumsName, Mode: 0o600, Size: int64(len(sum))}, bytes.NewReader([]byte(sum)))
+		err = writeTarEntry(w, &tar.Header{Name: sumsName, Mode: 0o600, Size: int64(len(sum))}, bytes.NewReader([]byte(sum)))
 	}
 	return sum, cmp.Or(err, w.Close()) // Close returns an earlier write error again.
 }
@@ -250,7 +250,7 @@ func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target st
 	if err == nil {
 		h.PAXRecords = map[string]string{sumRecord: hex.EncodeToString(sum.Sum(nil))}
 		all.add(h)
-		err = pack(w, h, f)
+		err = writeTarEntry(w, h, f)
 	}
 	if errors.Is(err, io.EOF) {
 		err = fmt.Errorf("%q has become shorter while it was sent", rel)
@@ -258,7 +258,7 @@ func packFile(ctx context.Context, w *tar.Writer, files *os.Root, rel, target st
 	return err
 }
 
-func pack(w *tar.Writer, h *tar.Header, content io.Reader) error {
+func writeTarEntry(w *tar.Writer, h *tar.Header, content io.Reader) error {
 	err := w.WriteHeader(h)
 	if err == nil {
 		_, err = io.CopyN(w, content, h.Size)

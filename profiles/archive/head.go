@@ -22,9 +22,9 @@ const (
 	// attribute.
 	sumRecord = "SCHILY.xattr.user.sha256"
 
-	maxHead    = 1 << 20
-	maxNamed   = 100      // Maximum number of names in each list of a head.
-	nameLength = 10 << 10 // Maximum total length of the names in a list, in bytes, so that all lists fit into maxHead.
+	maxHead        = 1 << 20
+	maxListedNames = 100      // Maximum number of names in each list of a head.
+	maxListBytes   = 10 << 10 // Maximum total length of the names in a list, in bytes, so that all lists fit into maxHead.
 )
 
 // The values of Head.Moment, which says whether the archive shows all files as they were at one moment.
@@ -65,14 +65,14 @@ func (h *Head) count(info fs.FileInfo) {
 	}
 }
 
-// NameList is a list of at most maxNamed names. "…" at the end stands for further names.
+// NameList is a list of at most maxListedNames names. "…" at the end stands for further names.
 type NameList []string
 
 func (n *NameList) add(name string) {
 	if slices.Contains(*n, "…") {
 		return
 	}
-	if len(*n) == maxNamed || len(strings.Join(*n, ""))+len(name) > nameLength {
+	if len(*n) == maxListedNames || len(strings.Join(*n, ""))+len(name) > maxListBytes {
 		name = "…"
 	}
 	*n = append(*n, name)
@@ -108,16 +108,16 @@ func checkTarHeader(h *tar.Header, links bool) (rel string, err error) {
 		err = fmt.Errorf("its mode %o has a setuid, setgid or sticky bit", h.Mode)
 	case h.Typeflag != tar.TypeReg && h.Typeflag != tar.TypeDir && h.Typeflag != tar.TypeSymlink:
 		err = errors.New("it is neither a file nor a directory nor a symbolic link")
-	case h.Typeflag == tar.TypeSymlink && !links && !leadsInside(rel, h.Linkname):
+	case h.Typeflag == tar.TypeSymlink && !links && !staysInProfile(rel, h.Linkname):
 		err = errors.New("the link leads out of the profile")
 	}
 	return rel, err
 }
 
-// leadsInside reports whether the symbolic link at, whose content is target, leads to a path within the profile. target may
+// staysInProfile reports whether the symbolic link at, whose content is target, leads to a path within the profile. target may
 // contain ".." only at its beginning. There, ".." leads through directories that are not links; after another name it might
 // follow a link.
-func leadsInside(at, target string) bool {
+func staysInProfile(at, target string) bool {
 	rest := target
 	for strings.HasPrefix(rest, "../") {
 		rest = rest[len("../"):]

@@ -25,8 +25,8 @@ const ImportPrefix = ".import-"
 // Import can continue from an Offset.
 var ErrInterrupted = errors.New("the stream ended early")
 
-// ErrSwap means that the file system has no RENAME_EXCHANGE, so that an existing profile can't be replaced.
-var ErrSwap = errors.New("this file system can't swap two directories in one step: delete the profile, and import without --replace")
+// ErrNoExchange means that the file system has no RENAME_EXCHANGE, so that an existing profile can't be replaced.
+var ErrNoExchange = errors.New("this file system can't swap two directories in one step: delete the profile, and import without --replace")
 
 // Import creates a profile from an archive. Set the fields and call Run.
 type Import struct {
@@ -41,8 +41,8 @@ type Import struct {
 	BeforeCommit        func() error // Called before the final rename, when all files are checked and synced; may be nil.
 }
 
-// unpacking is the state of one call of Import.Run.
-type unpacking struct {
+// importRun is the state of one call of Import.Run.
+type importRun struct {
 	*Import
 
 	tempDir       string     // Path of the temporary directory.
@@ -59,7 +59,7 @@ type unpacking struct {
 // Run reads an archive from in and creates the profile. It returns the head and the checksum of the archive. If it fails, an
 // existing profile is unchanged.
 func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
-	u := &unpacking{Import: im, tempDir: filepath.Join(im.Dir, ImportPrefix+im.Name)}
+	u := &importRun{Import: im, tempDir: filepath.Join(im.Dir, ImportPrefix+im.Name)}
 	if err := os.MkdirAll(im.Dir, 0o755); err != nil {
 		return head, "", err
 	}
@@ -97,7 +97,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 // InterruptedAt describes an interrupted import, so that the sender can continue it. snapshot is the name of the snapshot that
 // was being received, and at is the offset in the archive at which the missing part begins.
 func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
-	u := unpacking{Import: im}
+	u := importRun{Import: im}
 	if u.archive, err = os.OpenFile(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive"), readFlags, 0); err != nil {
 		return "", 0, err
 	}
@@ -109,7 +109,7 @@ func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 
 // openTemporary creates and locks the temporary directory. If Import.Offset is set, it locks the directory that the interrupted
 // import has left.
-func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
+func (u *importRun) openTemporary(homes *os.Root) (*directory, error) {
 	for {
 		err := homes.Mkdir(ImportPrefix+u.Name, 0o700)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
@@ -127,7 +127,7 @@ func (u *unpacking) openTemporary(homes *os.Root) (*directory, error) {
 
 // receive provides the archive as the file u.archive. If in is not a regular file, it copies in to a file. It checks the head
 // before it receives the rest, so that an unsuitable archive is refused early.
-func (u *unpacking) receive(in io.Reader) (err error) {
+func (u *importRun) receive(in io.Reader) (err error) {
 	if f, is := in.(*os.File); is && u.Offset == 0 {
 		if info, err := f.Stat(); err == nil && info.Mode().IsRegular() {
 			u.archive = f
@@ -162,10 +162,10 @@ func (u *unpacking) receive(in io.Reader) (err error) {
 }
 
 // headReader returns a reader of the beginning of the archive, which contains the head.
-func (u *unpacking) headReader() io.Reader { return io.NewSectionReader(u.archive, 0, 2*maxHead) }
+func (u *importRun) headReader() io.Reader { return io.NewSectionReader(u.archive, 0, 2*maxHead) }
 
 // readHead reads the head of the archive from start. It reads no byte beyond the head.
-func (u *unpacking) readHead(start io.Reader) error {
+func (u *importRun) readHead(start io.Reader) error {
 	t := tar.NewReader(io.LimitReader(start, 2*maxHead)) // No valid head is larger.
 	h, err := t.Next()
 	if errors.Is(err, io.EOF) { // The stream is empty, for example because the export has failed at its start.
@@ -185,7 +185,7 @@ func (u *unpacking) readHead(start io.Reader) error {
 }
 
 // checkTarget returns an error if an existing profile must not be replaced, or if the volume has too little space.
-func (u *unpacking) checkTarget() error {
+func (u *importRun) checkTarget() error {
 	info, err := os.Lstat(filepath.Join(u.Dir, u.Name))
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
@@ -212,7 +212,7 @@ func (u *unpacking) checkTarget() error {
 
 // makeProfile unpacks and checks the archive, calls Import.BeforeCommit, and renames the unpacked directory to the home of the
 // profile.
-func (u *unpacking) makeProfile() (err error) {
+func (u *importRun) makeProfile() (err error) {
 	home := u.tempDir + "/home"
 	if err := errors.Join(removeAll(u.tempDir, "home"), os.Mkdir(home, 0o700)); err != nil {
 		return err
@@ -247,7 +247,7 @@ func (u *unpacking) makeProfile() (err error) {
 
 // eachFile calls do for each file in the archive after the head. rel is the path of the file in the profile. In the last call,
 // rel is "" and content is the checksum of the archive.
-func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reader) error) error {
+func (u *importRun) eachFile(do func(h *tar.Header, rel string, content io.Reader) error) error {
 	all := io.NewSectionReader(u.archive, 0, math.MaxInt64)
 	t := tar.NewReader(all)
 	if _, err := t.Next(); err != nil { // Skip the head.
@@ -278,7 +278,7 @@ func (u *unpacking) eachFile(do func(h *tar.Header, rel string, content io.Reade
 
 // unpackFile is the function for eachFile that unpacks one file or directory, or verifies the checksum at the end. It skips
 // symbolic links. makeProfile creates them after all files, so that no file is written through a link.
-func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) error {
+func (u *importRun) unpackFile(h *tar.Header, rel string, content io.Reader) error {
 	if rel == "" {
 		if text, err := io.ReadAll(io.LimitReader(content, 2*sha256.Size)); err != nil || string(text) != u.sums.text() {
 			return cmp.Or(err, errors.New("the checksum of the archive is wrong"))
@@ -312,7 +312,7 @@ func (u *unpacking) unpackFile(h *tar.Header, rel string, content io.Reader) err
 
 // installHome renames the new home to its final path. If the import replaces a profile, the same rename (RENAME_EXCHANGE) moves the
 // old home to the temporary path.
-func (u *unpacking) installHome(home string) error {
+func (u *importRun) installHome(home string) error {
 	at := filepath.Join(u.Dir, u.Name)
 	flags, mode := uint(unix.RENAME_NOREPLACE), fs.FileMode(0o755)
 	if info, err := os.Lstat(at); err == nil && u.MayReplace {
@@ -323,7 +323,7 @@ func (u *unpacking) installHome(home string) error {
 	}
 	err := unix.Renameat2(unix.AT_FDCWD, home, unix.AT_FDCWD, at, flags)
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
-		return ErrSwap
+		return ErrNoExchange
 	} else if errors.Is(err, unix.EINVAL) {
 		err = os.Rename(home, at) // Without RENAME_NOREPLACE, Rename itself replaces only an empty directory.
 	}

@@ -19,14 +19,14 @@ import (
 
 const secret = "SECRET=of-another-profile"
 
-// neighbour creates a profile beside a home, with a secret in each of its files.
-func neighbour(t *testing.T, home string) (dir string) {
+// makeNeighbour creates a profile beside a home, with a secret in each of its files.
+func makeNeighbour(t *testing.T, home string) (dir string) {
 	t.Helper()
 	dir = filepath.Join(filepath.Dir(home), "writer")
 	for _, name := range []string{".env", "sessions/c", "sessions/a/b/c"} {
-		write(t, filepath.Join(dir, name), secret)
+		writeFile(t, filepath.Join(dir, name), secret)
 	}
-	db := database(t, filepath.Join(dir, "state.db"))
+	db := newDatabase(t, filepath.Join(dir, "state.db"))
 	must(db.Exec("CREATE TABLE secrets AS SELECT ?1 AS text", secret))(t)
 	must(db.Exec("PRAGMA wal_checkpoint(TRUNCATE)"))(t)
 	if err := db.Close(); err != nil {
@@ -35,7 +35,7 @@ func neighbour(t *testing.T, home string) (dir string) {
 	return dir
 }
 
-func link(t *testing.T, target, at string) {
+func makeLink(t *testing.T, target, at string) {
 	t.Helper()
 	must(0, os.RemoveAll(at))(t)
 	must(0, os.Symlink(target, at))(t)
@@ -43,7 +43,7 @@ func link(t *testing.T, target, at string) {
 
 func checkUnchanged(t *testing.T, dir string, before map[string]string) {
 	t.Helper()
-	if after := listing(t, dir); !maps.Equal(after, before) {
+	if after := treeListing(t, dir); !maps.Equal(after, before) {
 		t.Errorf("the other profile has changed:\n%v\n%v", before, after)
 	}
 }
@@ -59,13 +59,13 @@ func snapshotOf(t *testing.T, home string) string {
 }
 
 func TestAnExportRemovesNothingOfAnotherProfile(t *testing.T) {
-	dir, scratch := home(t), t.TempDir()
-	other := neighbour(t, dir)
-	before := listing(t, other)
+	dir, scratch := newHome(t), t.TempDir()
+	other := makeNeighbour(t, dir)
+	before := treeListing(t, other)
 	for _, in := range []string{dir, scratch} {
-		write(t, in+"/beside/works/file", "stays")
+		writeFile(t, in+"/beside/works/file", "stays")
 		for _, target := range []string{other, "../writer", "beside"} {
-			link(t, target, in+"/.hinit-export")
+			makeLink(t, target, in+"/.hinit-export")
 			x := archive.Export{Home: dir, Name: "coder", Backup: backup, ScratchDir: map[string]string{scratch: scratch}[in]}
 			if _, _, _, err := x.Run(t.Context(), &bytes.Buffer{}); err == nil {
 				t.Errorf("the link to %s was used", target)
@@ -79,13 +79,13 @@ func TestAnExportRemovesNothingOfAnotherProfile(t *testing.T) {
 // TestAnExportArchivesNothingOfAnotherProfile checks that an export sends no foreign file although
 // the agent replaces the snapshot by a link.
 func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
-	dir := home(t)
-	neighbour(t, dir)
+	dir := newHome(t)
+	makeNeighbour(t, dir)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup, KeepSnapshot: true}
 	x.RestartGateway = func() error {
 		files := snapshotOf(t, dir) + "/files"
 		must(0, os.Rename(files, files+"-mine"))(t)
-		link(t, "../../../writer", files)
+		makeLink(t, "../../../writer", files)
 		return nil
 	}
 	var out bytes.Buffer
@@ -107,14 +107,14 @@ func TestAnExportArchivesNothingOfAnotherProfile(t *testing.T) {
 // TestAnExportWritesNothingIntoAnotherProfile checks that an export follows no link that the agent
 // puts into the snapshot.
 func TestAnExportWritesNothingIntoAnotherProfile(t *testing.T) {
-	dir := home(t)
-	other := neighbour(t, dir)
-	before := listing(t, other)
+	dir := newHome(t)
+	other := makeNeighbour(t, dir)
+	before := treeListing(t, other)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup}
 	x.StopGateway = func() error {
-		link(t, "../../../../writer/sessions", snapshotOf(t, dir)+"/files/sessions")
-		write(t, dir+"/sessions/new", "planted")
-		write(t, dir+"/sessions/a/b/c", "planted too")
+		makeLink(t, "../../../../writer/sessions", snapshotOf(t, dir)+"/files/sessions")
+		writeFile(t, dir+"/sessions/new", "planted")
+		writeFile(t, dir+"/sessions/a/b/c", "planted too")
 		return nil
 	}
 	_, _, _, err := x.Run(t.Context(), &bytes.Buffer{})
@@ -125,17 +125,17 @@ func TestAnExportWritesNothingIntoAnotherProfile(t *testing.T) {
 // TestACopyHasNothingOfAnotherProfile checks that a snapshot contains no foreign file although the
 // agent replaces a directory by a link during the export.
 func TestACopyHasNothingOfAnotherProfile(t *testing.T) {
-	dir := home(t)
-	other := neighbour(t, dir)
+	dir := newHome(t)
+	other := makeNeighbour(t, dir)
 	for i := range 20 {
-		write(t, dir+"/sessions/"+strings.Repeat("x", i+1), "mine")
-		write(t, other+"/sessions/"+strings.Repeat("x", i+1), secret)
+		writeFile(t, dir+"/sessions/"+strings.Repeat("x", i+1), "mine")
+		writeFile(t, other+"/sessions/"+strings.Repeat("x", i+1), secret)
 	}
 	must(0, os.Rename(dir+"/state.db", dir+"/sessions/state.db"))(t)
 	seen := false
 	x := archive.Export{Home: dir, Name: "coder", Backup: func(_ context.Context, _, _ *os.File, _ string) error {
 		if os.Rename(dir+"/sessions", dir+"/sessions-mine") == nil { // Only the first call succeeds.
-			link(t, "../writer/sessions", dir+"/sessions")
+			makeLink(t, "../writer/sessions", dir+"/sessions")
 		}
 		return os.ErrInvalid
 	}}
@@ -156,10 +156,10 @@ func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 	if isolation.LandlockABI() == 0 {
 		t.Skip("this kernel has no Landlock, by which a profile is isolated")
 	}
-	dir := home(t)
-	neighbour(t, dir)
+	dir := newHome(t)
+	makeNeighbour(t, dir)
 	x := archive.Export{Home: dir, Name: "coder", Backup: func(ctx context.Context, from, to *os.File, name string) error {
-		link(t, "../writer/state.db", dir+"/state.db")
+		makeLink(t, "../writer/state.db", dir+"/state.db")
 		err := backup(ctx, from, to, name)
 		if err == nil {
 			t.Error("the link was followed")
@@ -179,7 +179,7 @@ func TestADatabaseThatBecomesALinkIsNotCopied(t *testing.T) {
 // checkNoSecret fails the test for each file of a tree that contains the neighbour's secret.
 func checkNoSecret(t *testing.T, dir string) {
 	t.Helper()
-	for name := range listing(t, dir) {
+	for name := range treeListing(t, dir) {
 		if text, err := os.ReadFile(filepath.Join(dir, name)); err == nil && bytes.Contains(text, []byte(secret)) {
 			t.Errorf("%s has a secret of another profile", name)
 		}
@@ -189,7 +189,7 @@ func checkNoSecret(t *testing.T, dir string) {
 // TestAnExportWaitsForNoPipe checks that a FIFO in place of a snapshot's head does not block an
 // export.
 func TestAnExportWaitsForNoPipe(t *testing.T) {
-	dir := home(t)
+	dir := newHome(t)
 	x := archive.Export{Home: dir, Name: "coder", Backup: backup, KeepSnapshot: true}
 	head, _, _, err := x.Run(t.Context(), &bytes.Buffer{})
 	if err != nil {

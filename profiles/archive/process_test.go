@@ -27,19 +27,19 @@ import (
 
 const agent = 21345
 
-// volume creates a data volume with the profile coder. command runs hinit profile on it as root.
-func volume(t *testing.T, dir string) (command func(args ...string) *exec.Cmd, profiles string) {
+// newVolume creates a data volume with the profile coder. command runs hinit profile on it as root.
+func newVolume(t *testing.T, dir string) (command func(args ...string) *exec.Cmd, profiles string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs files of another user")
 	}
 	profiles = filepath.Join(dir, "home/profiles")
 	config := filepath.Join(t.TempDir(), "hinit.yaml")
-	write(t, config, fmt.Sprintf("home: %s\nagent: {user: \"%d:%d\"}\n", filepath.Join(dir, "home"), agent, agent))
+	writeFile(t, config, fmt.Sprintf("home: %s\nagent: {user: \"%d:%d\"}\n", filepath.Join(dir, "home"), agent, agent))
 	if err := os.MkdirAll(profiles, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	from := home(t)
+	from := newHome(t)
 	if out, err := exec.Command("cp", "-a", from, profiles).CombinedOutput(); err != nil {
 		t.Fatal(err, string(out))
 	}
@@ -56,14 +56,14 @@ func volume(t *testing.T, dir string) (command func(args ...string) *exec.Cmd, p
 	}, profiles
 }
 
-// large adds a file of this size to the profile coder.
-func large(t *testing.T, profiles string, size int) {
+// addLargeFile adds a file of this size to the profile coder.
+func addLargeFile(t *testing.T, profiles string, size int) {
 	t.Helper()
-	write(t, profiles+"/coder/large", strings.Repeat("x", size))
+	writeFile(t, profiles+"/coder/large", strings.Repeat("x", size))
 	must(0, os.Chown(profiles+"/coder/large", agent, agent))(t)
 }
 
-func run(t *testing.T, cmd *exec.Cmd) string {
+func runCommand(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
@@ -84,18 +84,18 @@ func checkFails(t *testing.T, cmd *exec.Cmd, code int) string {
 }
 
 func TestRootGivesAnImportedProfileToTheAgent(t *testing.T) {
-	command, profiles := volume(t, t.TempDir())
+	command, profiles := newVolume(t, t.TempDir())
 	file := filepath.Join(t.TempDir(), "coder.tar")
-	if said := run(t, command("export", "coder", "-o", file, "--secrets")); !strings.Contains(said, "one moment") {
+	if said := runCommand(t, command("export", "coder", "-o", file, "--secrets")); !strings.Contains(said, "one moment") {
 		t.Error(said)
 	}
 	if info := must(os.Stat(file))(t); info.Mode().Perm() != 0o600 {
 		t.Errorf("%v", info.Mode())
 	}
-	run(t, command("import", "two", file))
-	for name := range listing(t, profiles+"/two") {
-		if info := must(os.Lstat(profiles + "/two/" + name))(t); owner(info) != agent {
-			t.Errorf("%s belongs to %d", name, owner(info))
+	runCommand(t, command("import", "two", file))
+	for name := range treeListing(t, profiles+"/two") {
+		if info := must(os.Lstat(profiles + "/two/" + name))(t); ownerUID(info) != agent {
+			t.Errorf("%s belongs to %d", name, ownerUID(info))
 		}
 	}
 	if out, err := exec.Command("tar", "tf", file).CombinedOutput(); err != nil || !strings.HasPrefix(string(out), "HEAD.json\n") || !strings.Contains(string(out), "profile/sessions/a/b/c") {
@@ -104,9 +104,9 @@ func TestRootGivesAnImportedProfileToTheAgent(t *testing.T) {
 }
 
 func TestRootFollowsNoLinkOfTheAgents(t *testing.T) {
-	command, profiles := volume(t, t.TempDir())
+	command, profiles := newVolume(t, t.TempDir())
 	secret := filepath.Join(t.TempDir(), "root.tar")
-	run(t, command("export", "coder", "-o", secret))
+	runCommand(t, command("export", "coder", "-o", secret))
 	if err := errors.Join(os.Symlink(secret, profiles+"/coder/x.tar"), os.Symlink(t.TempDir(), profiles+"/coder/dir")); err != nil {
 		t.Fatal(err)
 	}
@@ -125,26 +125,26 @@ func TestRootFollowsNoLinkOfTheAgents(t *testing.T) {
 	checkFails(t, command("export", "coder", "-"), 6)
 }
 
-// kills is how often an import, and an export, is killed.
-var kills = flag.Int("kills", 40, "how often an import, and an export, is killed")
+// killCount is how often an import, and an export, is killed.
+var killCount = flag.Int("kills", 40, "how often an import, and an export, is killed")
 
 // TestAnImportIsKilledAtAnyMoment checks that a killed import leaves no partial profile, and keeps
 // the profile that it was to replace.
 func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
-	command, profiles := volume(t, t.TempDir())
-	large(t, profiles, 8<<20)
+	command, profiles := newVolume(t, t.TempDir())
+	addLargeFile(t, profiles, 8<<20)
 	file := filepath.Join(t.TempDir(), "coder.tar")
-	run(t, command("export", "coder", "-o", file, "--secrets"))
+	runCommand(t, command("export", "coder", "-o", file, "--secrets"))
 	begin := time.Now()
-	run(t, command("import", "whole", file))
+	runCommand(t, command("import", "whole", file))
 	long := time.Since(begin)
-	write(t, profiles+"/old/SOUL.md", "old")
+	writeFile(t, profiles+"/old/SOUL.md", "old")
 	must(0, os.Chown(profiles+"/old", agent, agent))(t)
-	old, whole := listing(t, profiles+"/old"), listing(t, profiles+"/whole")
+	old, whole := treeListing(t, profiles+"/old"), treeListing(t, profiles+"/whole")
 	killed := 0
-	for i := range *kills {
+	for i := range *killCount {
 		cmd := command("import", "two", file)
 		name, before := "two", map[string]string{}
 		if i%2 == 1 {
@@ -167,23 +167,23 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 		}
 		after := map[string]string{}
 		if _, err := os.Lstat(profiles + "/" + name); err == nil {
-			after = listing(t, profiles+"/"+name)
+			after = treeListing(t, profiles+"/"+name)
 		}
 		if !maps.Equal(after, before) && !maps.Equal(after, whole) {
 			t.Fatalf("run %d left half a profile: %d files", i, len(after))
 		}
 		if name == "old" && len(after) == len(whole) {
 			must(0, os.RemoveAll(profiles+"/old"))(t)
-			write(t, profiles+"/old/SOUL.md", "old")
-			old = listing(t, profiles+"/old")
+			writeFile(t, profiles+"/old/SOUL.md", "old")
+			old = treeListing(t, profiles+"/old")
 		}
 		must(0, os.RemoveAll(profiles+"/two"))(t)
 	}
-	t.Logf("%d of %d were killed at work", killed, *kills)
-	if killed < *kills*3/10 {
+	t.Logf("%d of %d were killed at work", killed, *killCount)
+	if killed < *killCount*3/10 {
 		t.Errorf("only %d were killed", killed)
 	}
-	run(t, command("import", "two", file))
+	runCommand(t, command("import", "two", file))
 	if left := must(filepath.Glob(profiles + "/.import-two*"))(t); len(left) != 0 {
 		t.Errorf("%q is left", left)
 	}
@@ -194,20 +194,20 @@ func TestAnImportIsKilledAtAnyMoment(t *testing.T) {
 func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
-	command, profiles := volume(t, t.TempDir())
-	large(t, profiles, 8<<20)
+	command, profiles := newVolume(t, t.TempDir())
+	addLargeFile(t, profiles, 8<<20)
 	file := filepath.Join(t.TempDir(), "coder.tar")
 	begin := time.Now()
-	run(t, command("export", "coder", "-o", file))
+	runCommand(t, command("export", "coder", "-o", file))
 	long := time.Since(begin)
 	size := must(os.Stat(file))(t).Size()
 	stays := func() map[string]string {
-		all := listing(t, profiles+"/coder")
+		all := treeListing(t, profiles+"/coder")
 		delete(all, "state.db-shm") // Readers of SQLite share this file.
 		return all
 	}
 	before, killed := stays(), 0
-	for i := range *kills {
+	for i := range *killCount {
 		must(0, os.Remove(file))(t)
 		cmd := command("export", "coder", "-o", file)
 		if err := cmd.Start(); err != nil {
@@ -224,20 +224,20 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 		if info, err := os.Stat(file); err == nil && info.Size() != size {
 			t.Fatalf("run %d left an archive of %d bytes", i, info.Size())
 		} else if errors.Is(err, fs.ErrNotExist) {
-			write(t, file, "")
+			writeFile(t, file, "")
 		}
 	}
-	t.Logf("%d of %d were killed at work", killed, *kills)
+	t.Logf("%d of %d were killed at work", killed, *killCount)
 	if left := must(filepath.Glob(filepath.Dir(file) + "/.coder.tar.*"))(t); len(left) > 1 { // A kill just before the last rename leaves one part.
 		t.Errorf("the killed exports have left %d parts of archives: %q", len(left), left)
 	}
 	// A child between fork and execve may still hold the snapshot's lock, so try again.
 	for range 5 {
-		if run(t, command("export", "coder", "-o", file)); maps.Equal(stays(), before) {
+		if runCommand(t, command("export", "coder", "-o", file)); maps.Equal(stays(), before) {
 			break
 		}
 	}
-	if after := stays(); !maps.Equal(after, before) || killed < *kills*3/10 {
+	if after := stays(); !maps.Equal(after, before) || killed < *killCount*3/10 {
 		maps.DeleteFunc(after, func(name, is string) bool { return before[name] == is })
 		t.Errorf("%d killed; %d files, of which are new or changed: %q", killed, len(after), after)
 	}
@@ -245,11 +245,11 @@ func TestAnExportIsKilledAtAnyMoment(t *testing.T) {
 
 // TestAKilledExportEndsTheCopyOfADatabase checks that the copying program ends with its export.
 func TestAKilledExportEndsTheCopyOfADatabase(t *testing.T) {
-	command, _ := volume(t, t.TempDir())
+	command, _ := newVolume(t, t.TempDir())
 	dir := t.TempDir()
 	must(0, errors.Join(os.Chmod(filepath.Dir(dir), 0o755), os.Chmod(dir, 0o777)))(t) //nolint:gosec // the agent writes its pid there
 	cmd := command("export", "coder", "-o", filepath.Join(t.TempDir(), "coder.tar"))
-	cmd.Path = withCopier(t, "echo $$ >"+dir+"/new; mv "+dir+"/new "+dir+"/pid; kill -STOP $$")
+	cmd.Path = hinitWithCopyHook(t, "echo $$ >"+dir+"/new; mv "+dir+"/new "+dir+"/pid; kill -STOP $$")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -274,8 +274,8 @@ func TestAKilledExportEndsTheCopyOfADatabase(t *testing.T) {
 	}
 }
 
-// withCopier returns a hinit whose hinit-profile runs shell commands before it copies a database.
-func withCopier(t *testing.T, commands string) string {
+// hinitWithCopyHook returns a hinit whose hinit-profile runs shell commands before it copies a database.
+func hinitWithCopyHook(t *testing.T, commands string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, program := range must(os.ReadDir(bin))(t) {
@@ -325,8 +325,8 @@ func atEachOpen(t *testing.T, path string, do func(path string) error) {
 // TestAnExportOfAllSaysWhichProfileItLacks checks that an export of all profiles fails if it can't
 // read one of them.
 func TestAnExportOfAllSaysWhichProfileItLacks(t *testing.T) {
-	command, profiles := volume(t, t.TempDir())
-	write(t, profiles+"/closed/SOUL.md", "soul")
+	command, profiles := newVolume(t, t.TempDir())
+	writeFile(t, profiles+"/closed/SOUL.md", "soul")
 	must(0, os.Chmod(profiles+"/closed", 0o700))(t) // Root owns the directory, so the agent's user can't enter it.
 	to := t.TempDir()
 	if said := checkFails(t, command("export", "--all", to), 1); !strings.Contains(said, `cannot export all profiles: cannot use profile directory "closed"`) {
@@ -340,7 +340,7 @@ func TestAnExportOfAllSaysWhichProfileItLacks(t *testing.T) {
 // TestAnExportReplacesNoDevice checks that an export to /dev/null, a FIFO or /dev/stdout fails
 // instead of replacing the device.
 func TestAnExportReplacesNoDevice(t *testing.T) {
-	command, _ := volume(t, t.TempDir())
+	command, _ := newVolume(t, t.TempDir())
 	dir := t.TempDir()
 	must(0, errors.Join(unix.Mkfifo(dir+"/fifo", 0o600), os.Symlink("/proc/self/fd/1", dir+"/stdout")))(t)
 	for _, name := range []string{"/fifo", "/stdout"} {
@@ -354,11 +354,11 @@ func TestAnExportReplacesNoDevice(t *testing.T) {
 // TestAnArchiveInTheHomeIsNotArchived checks that an archive in its own home does not contain the
 // archive that it replaces.
 func TestAnArchiveInTheHomeIsNotArchived(t *testing.T) {
-	command, profiles := volume(t, t.TempDir())
+	command, profiles := newVolume(t, t.TempDir())
 	file := profiles + "/coder/coder.tar"
 	var sizes []int64
 	for _, to := range [][]string{{"-o", file}, {file}, {"-o", file}} {
-		run(t, command(append([]string{"export", "coder"}, to...)...))
+		runCommand(t, command(append([]string{"export", "coder"}, to...)...))
 		sizes = append(sizes, must(os.Stat(file))(t).Size())
 		must(0, os.Chown(file, agent, agent))(t)
 	}
@@ -370,32 +370,32 @@ func TestAnArchiveInTheHomeIsNotArchived(t *testing.T) {
 // TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted checks that root can replace and delete a profile that contains root's
 // files.
 func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
-	command, profiles := volume(t, t.TempDir())
+	command, profiles := newVolume(t, t.TempDir())
 	file := filepath.Join(t.TempDir(), "coder.tar")
-	run(t, command("export", "coder", "-o", file, "--secrets"))
-	write(t, profiles+"/coder/roots/file", "root")
-	if said := run(t, command("import", "coder", file, "--replace")); strings.Contains(said, "was stopped") { // Without an init, nothing was stopped.
+	runCommand(t, command("export", "coder", "-o", file, "--secrets"))
+	writeFile(t, profiles+"/coder/roots/file", "root")
+	if said := runCommand(t, command("import", "coder", file, "--replace")); strings.Contains(said, "was stopped") { // Without an init, nothing was stopped.
 		t.Error(said)
 	}
-	write(t, profiles+"/coder/roots/file", "root")
+	writeFile(t, profiles+"/coder/roots/file", "root")
 	// Root's file in the home is removed without giving it to the agent, who could read it.
-	write(t, profiles+"/coder/moved", "root")
+	writeFile(t, profiles+"/coder/moved", "root")
 	moved := must(os.Open(profiles + "/coder/moved"))(t)
 	defer moved.Close()
-	run(t, command("delete", "coder", "--yes"))
+	runCommand(t, command("delete", "coder", "--yes"))
 	if left := must(os.ReadDir(profiles))(t); len(left) != 0 {
 		t.Errorf("%v is left", left)
 	}
-	if info := must(moved.Stat())(t); owner(info) != 0 {
-		t.Errorf("uid %d had root's file", owner(info))
+	if info := must(moved.Stat())(t); ownerUID(info) != 0 {
+		t.Errorf("uid %d had root's file", ownerUID(info))
 	}
 	// Files of a third user are not given to the agent, who could read them.
-	write(t, profiles+"/other/SOUL.md", "soul")
-	write(t, profiles+"/other/secret/key", "x")
+	writeFile(t, profiles+"/other/SOUL.md", "soul")
+	writeFile(t, profiles+"/other/secret/key", "x")
 	must(0, errors.Join(os.Chown(profiles+"/other/secret", agent+1, agent+1), os.Chown(profiles+"/other/secret/key", agent+1, agent+1)))(t)
 	checkFails(t, command("delete", "other", "--yes"), 1)
-	if info := must(os.Stat(profiles + "/other/secret/key"))(t); owner(info) != agent+1 {
-		t.Errorf("uid %d has the key", owner(info))
+	if info := must(os.Stat(profiles + "/other/secret/key"))(t); ownerUID(info) != agent+1 {
+		t.Errorf("uid %d has the key", ownerUID(info))
 	}
 }
 
@@ -404,7 +404,7 @@ func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
 func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Parallel()
-	command, profiles := volume(t, t.TempDir())
+	command, profiles := newVolume(t, t.TempDir())
 	for _, name := range []string{"stopper", "zeta"} {
 		if out, err := exec.Command("cp", "-a", profiles+"/coder", profiles+"/"+name).CombinedOutput(); err != nil {
 			t.Fatal(err, string(out))
@@ -414,13 +414,13 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 		must(0, errors.Join(unix.Mkfifo(profiles+"/coder/"+pipe, 0o600), os.Chown(profiles+"/coder/"+pipe, agent, agent)))(t)
 	}
 	// This script stops the copying program, as an agent could.
-	program := withCopier(t, `case $(pwd -P) in */stopper) kill -STOP $$ ;; esac`)
+	program := hinitWithCopyHook(t, `case $(pwd -P) in */stopper) kill -STOP $$ ;; esac`)
 	// This function changes the database each time it is opened, as a gateway could.
 	atEachOpen(t, profiles+"/stopper/state.db", func(path string) error { return os.Chtimes(path, time.Now(), time.Now()) })
 	to := t.TempDir()
 	export := command("export", "--all", to)
 	export.Path = program
-	said := run(t, export)
+	said := runCommand(t, export)
 	for name, torn := range map[string]bool{"coder": false, "stopper": true, "zeta": false} {
 		_, says, found := strings.Cut(said, "exported profile "+name+":")
 		says, _, _ = strings.Cut(says, "exported profile")
@@ -428,7 +428,7 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 			t.Errorf("of %s it says %s", name, says)
 		}
 		file := must(os.Open(filepath.Join(to, name+".tar")))(t)
-		if n := total(t, importHome(t, file)+"/state.db"); n != 100 {
+		if n := accountSum(t, importHome(t, file)+"/state.db"); n != 100 {
 			t.Errorf("the accounts of %s have %d together", name, n)
 		}
 	}
@@ -445,7 +445,7 @@ func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
 	for _, name := range []string{"", "-journal"} {
 		t.Run("state.db"+name, func(t *testing.T) {
 			t.Parallel()
-			dir := home(t)
+			dir := newHome(t)
 			calls := 0
 			x := archive.Export{Home: dir, Name: "coder", Backup: func(ctx context.Context, from, to *os.File, of string) error {
 				calls++
@@ -455,7 +455,7 @@ func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
 				}
 				return backup(ctx, from, to, of)
 			}}
-			must(0, database(t, dir+"/second.db").Close())(t)
+			must(0, newDatabase(t, dir+"/second.db").Close())(t)
 			began := time.Now()
 			var out bytes.Buffer
 			if _, _, _, err := x.Run(t.Context(), &out); err != nil || calls != 1 || time.Since(began) > 50*time.Second {
@@ -466,7 +466,7 @@ func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
 				if _, err := os.Stat(got + "/" + db); err != nil && name == "" {
 					continue // The database is a FIFO now.
 				}
-				if n := total(t, got+"/"+db); n != 100 {
+				if n := accountSum(t, got+"/"+db); n != 100 {
 					t.Errorf("the accounts of %s have %d together", db, n)
 				}
 			}
@@ -474,8 +474,8 @@ func TestADatabaseThatBecomesAFIFODelaysItsExportOnce(t *testing.T) {
 	}
 }
 
-// mounted mounts a small tmpfs for a volume.
-func mounted(t *testing.T, options string) string {
+// mountVolume mounts a small tmpfs for a volume.
+func mountVolume(t *testing.T, options string) string {
 	t.Helper()
 	dir := t.TempDir()
 	if os.Geteuid() != 0 {
@@ -489,9 +489,9 @@ func mounted(t *testing.T, options string) string {
 }
 
 func TestAFullVolume(t *testing.T) {
-	dir := mounted(t, "size=100m")
-	command, profiles := volume(t, dir)
-	large(t, profiles, 45<<20)
+	dir := mountVolume(t, "size=100m")
+	command, profiles := newVolume(t, dir)
+	addLargeFile(t, profiles, 45<<20)
 	// The export must leave 64 MB for gateways, so the snapshot must go elsewhere.
 	if said := checkFails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "has no room") {
 		t.Error(said)
@@ -500,20 +500,20 @@ func TestAFullVolume(t *testing.T) {
 	must(0, os.Chmod(scratch, 0o777))(t) //nolint:gosec // the agent writes there
 	must(0, os.Chmod(filepath.Dir(scratch), 0o755))(t)
 	file := filepath.Join(t.TempDir(), "coder.tar")
-	run(t, command("export", "coder", "-o", file, "--scratch", scratch))
-	run(t, command("import", "two", file))
-	before := listing(t, profiles)
+	runCommand(t, command("export", "coder", "-o", file, "--scratch", scratch))
+	runCommand(t, command("import", "two", file))
+	before := treeListing(t, profiles)
 	if said := checkFails(t, command("import", "three", file), 1); !strings.Contains(said, "no space left") {
 		t.Error(said)
 	}
 	cmd := command("import", "three")
 	cmd.Stdin = must(os.Open(file))(t)
 	checkFails(t, cmd, 1)
-	if after := listing(t, profiles); !maps.Equal(after, before) {
+	if after := treeListing(t, profiles); !maps.Equal(after, before) {
 		t.Errorf("%d files in the place of %d", len(after), len(before))
 	}
 	// A file on another file system must be complete as soon as it has its name.
-	full := mounted(t, "size=1m")
+	full := mountVolume(t, "size=1m")
 	checkFails(t, command("export", "coder", "-o", full+"/coder.tar", "--scratch", scratch), 1)
 	if left := must(os.ReadDir(full))(t); len(left) != 0 {
 		t.Errorf("%v is left", left)
@@ -521,10 +521,10 @@ func TestAFullVolume(t *testing.T) {
 }
 
 func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
-	dir := mounted(t, "size=100m")
-	command, profiles := volume(t, dir)
-	db := database(t, profiles+"/coder/busy.db")
-	must(0, move(db, 5))(t)
+	dir := mountVolume(t, "size=100m")
+	command, profiles := newVolume(t, dir)
+	db := newDatabase(t, profiles+"/coder/busy.db")
+	must(0, transferMoney(db, 5))(t)
 	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		// A writer keeps the file open, and another mount of it is read-only.
 		if err := errors.Join(unix.Mount(dir, dir, "", unix.MS_BIND, ""), unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, "")); err != nil {
@@ -539,10 +539,10 @@ func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
 	must(0, os.Chmod(scratch, 0o777))(t) //nolint:gosec // the agent writes there
 	must(0, os.Chmod(filepath.Dir(scratch), 0o755))(t)
 	file := filepath.Join(t.TempDir(), "coder.tar")
-	if said := run(t, command("export", "coder", "-o", file, "--scratch", scratch+"/made")); !strings.Contains(said, "one moment") {
+	if said := runCommand(t, command("export", "coder", "-o", file, "--scratch", scratch+"/made")); !strings.Contains(said, "one moment") {
 		t.Error(said)
 	}
-	if n := total(t, importHome(t, must(os.Open(file))(t))+"/busy.db"); n != 100 {
+	if n := accountSum(t, importHome(t, must(os.Open(file))(t))+"/busy.db"); n != 100 {
 		t.Errorf("the accounts have %d together", n)
 	}
 	if said := checkFails(t, command("import", "two", file), 1); !strings.Contains(said, "read-only file system") {
@@ -550,4 +550,4 @@ func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
 	}
 }
 
-func owner(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }
+func ownerUID(info fs.FileInfo) uint32 { return info.Sys().(*syscall.Stat_t).Uid }

@@ -27,14 +27,14 @@ var runtimeState = []string{
 }
 
 // Names that mean that a file or directory holds secrets: whole names, extensions, directories. A file is also secret if the last
-// word of its name is in secretWords and its extension is in secretKinds. noSecrets lists exceptions.
+// word of its name is in secretWords and its extension is in secretKinds. exampleFiles lists exceptions.
 var (
-	secretWords = strings.Fields("auth oauth token tokens key keys apikey secret secrets password passwords credential credentials creds cookie cookies")
-	secretKinds = []string{"", ".json", ".txt", ".yaml", ".yml", ".toml"}
-	secretNames = strings.Fields(".netrc .git-credentials .pgpass .npmrc .pypirc id_rsa id_ecdsa id_ed25519")
-	secretEnds  = strings.Fields(".pem .key .p12 .pfx .kdbx")
-	secretDirs  = strings.Fields(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store whatsapp")
-	noSecrets   = strings.Fields(".env.example .env.sample .env.template")
+	secretWords    = strings.Fields("auth oauth token tokens key keys apikey secret secrets password passwords credential credentials creds cookie cookies")
+	secretKinds    = []string{"", ".json", ".txt", ".yaml", ".yml", ".toml"}
+	secretNames    = strings.Fields(".netrc .git-credentials .pgpass .npmrc .pypirc id_rsa id_ecdsa id_ed25519")
+	secretSuffixes = strings.Fields(".pem .key .p12 .pfx .kdbx")
+	secretDirs     = strings.Fields(".ssh .gnupg .aws .azure .kube .docker .gcloud .password-store whatsapp")
+	exampleFiles   = strings.Fields(".env.example .env.sample .env.template")
 	// identityDirs are directories at the top of a home with the identity of the profile on chat platforms. A clone leaves them
 	// out.
 	identityDirs = []string{"platforms", "pairing"}
@@ -49,8 +49,8 @@ func HasSecretName(rel string, kind fs.FileMode) bool {
 	}
 	ext := path.Ext(base)
 	words := strings.FieldsFunc(strings.TrimSuffix(base, ext), func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) })
-	return base == ".env" || strings.HasPrefix(base, ".env.") && !slices.Contains(noSecrets, base) ||
-		slices.Contains(secretNames, base) || slices.Contains(secretEnds, ext) ||
+	return base == ".env" || strings.HasPrefix(base, ".env.") && !slices.Contains(exampleFiles, base) ||
+		slices.Contains(secretNames, base) || slices.Contains(secretSuffixes, ext) ||
 		slices.Contains(secretKinds, ext) && len(words) > 0 && slices.Contains(secretWords, words[len(words)-1])
 }
 
@@ -73,7 +73,7 @@ func (x *Export) whyLeftOut(rel, target string, info fs.FileInfo) (why string, s
 		return reasonIdentity, false
 	case secret && !x.IncludeSecrets:
 		return "secret", false
-	case kind == fs.ModeSymlink && !x.AllowOutsideLinks && !leadsInside(rel, target):
+	case kind == fs.ModeSymlink && !x.AllowOutsideLinks && !staysInProfile(rel, target):
 		return "link that leads out of the profile", false
 	case strings.Count(rel, "/") > maxDepth:
 		return "too many directories above it", false
@@ -88,8 +88,8 @@ func withoutIdentity(text string) (kept string, names []string) {
 	end := 0              // End of the last removed variable.
 	for _, v := range dotenv.Parse(text) {
 		if strings.HasSuffix(v.Name, "_BOT_TOKEN") || strings.HasSuffix(v.Name, "_APP_TOKEN") || v.Name == "API_SERVER_PORT" {
-			b.WriteString(text[end:v.Begin])
-			names, end = append(names, v.Name), v.End
+			b.WriteString(text[end:v.StartOffset])
+			names, end = append(names, v.Name), v.EndOffset
 		}
 	}
 	b.WriteString(text[end:])

@@ -25,14 +25,14 @@ const (
 	// maxTimestampStep is the coarsest resolution of file timestamps that is expected. If a file changed less than this before
 	// its copy, it may have changed again with the same timestamp.
 	maxTimestampStep = 50 * time.Millisecond
-	// backupTime is the time limit for SQLite's copy of a database, plus blockTime for each 512 bytes that the database occupies.
-	// An agent can block SQLite, with a FIFO or with a signal to the program that runs it.
-	backupTime    = 30 * time.Second
-	blockTime     = 500 * time.Microsecond
-	growthTimeout = time.Minute // Cancel a copy that has not grown for this time; the agent controls the size of the database.
-	maxDepth      = 500         // Maximum depth of directories, because each stays open while its content is copied.
-	minFreeBytes  = 64 << 20    // Free bytes that snapshots leave on the volume for the gateways.
-	readFlags     = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
+	// backupTimeout is the time limit for SQLite's copy of a database, plus backupTimePerBlock for each 512 bytes that the
+	// database occupies. An agent can block SQLite, with a FIFO or with a signal to the program that runs it.
+	backupTimeout      = 30 * time.Second
+	backupTimePerBlock = 500 * time.Microsecond
+	growthTimeout      = time.Minute // Cancel a copy that has not grown for this time; the agent controls the size of the database.
+	maxDepth           = 500         // Maximum depth of directories, because each stays open while its content is copied.
+	minFreeBytes       = 64 << 20    // Free bytes that snapshots leave on the volume for the gateways.
+	readFlags          = os.O_RDONLY | unix.O_NONBLOCK | unix.O_NOCTTY | unix.O_NOFOLLOW
 )
 
 // copiedFile is the record of one copied file in a snapshot.
@@ -49,14 +49,14 @@ type snapshot struct {
 
 	ctx             context.Context //nolint:containedctx // context of this copy only
 	home            *os.Root
-	top             *os.File // The home as a file, for Backup.
+	homeDir         *os.File // The home as a file, for Backup.
 	files           *directory
 	seed            maphash.Seed
 	copied          map[uint64]copiedFile
 	failedDatabases map[string]bool // Databases that SQLite could not copy or must not open; they are copied as ordinary files.
 	sqliteTooSlow   bool            // Whether SQLite was too slow once, so that it opens no further databases.
 	pass            uint8
-	changed         int // Number of files that changed, appeared or disappeared in this pass.
+	changedFiles    int // Number of files that changed, appeared or disappeared in this pass.
 	freeBytes       int64
 	removedVars     []string // Names of the variables that a clone omits from .env.
 	head            Head
@@ -70,7 +70,7 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 		return err
 	}
 	defer top.Close()
-	s := snapshot{Export: x, ctx: ctx, home: home, top: top, files: files, seed: maphash.MakeSeed(), copied: make(map[uint64]copiedFile), failedDatabases: make(map[string]bool)}
+	s := snapshot{Export: x, ctx: ctx, home: home, homeDir: top, files: files, seed: maphash.MakeSeed(), copied: make(map[uint64]copiedFile), failedDatabases: make(map[string]bool)}
 	for s.pass = 1; ; s.pass++ {
 		if s.pass == 2 && s.StopGateway != nil {
 			if err := s.StopGateway(); err != nil {
@@ -87,16 +87,16 @@ func (x *Export) copyHome(ctx context.Context, home *os.Root, dir, files *direct
 		if err := unix.Fstatfs(int(s.files.file.Fd()), &st); err != nil {
 			return err
 		}
-		s.changed, s.freeBytes = 0, int64(st.Bavail)*int64(st.Bsize)-minFreeBytes //nolint:unconvert // Bavail is 32 bits wide on some machines
+		s.changedFiles, s.freeBytes = 0, int64(st.Bavail)*int64(st.Bsize)-minFreeBytes //nolint:unconvert // Bavail is 32 bits wide on some machines
 		if err := s.walk("."); err != nil {
 			return err
 		}
 		for _, n := range s.copied {
 			if n.pass == s.pass-1 {
-				s.changed++ // A removed file counts as changed.
+				s.changedFiles++ // A removed file counts as changed.
 			}
 		}
-		if s.changed == 0 || s.pass == maxPasses {
+		if s.changedFiles == 0 || s.pass == maxPasses {
 			break
 		}
 	}
@@ -166,7 +166,7 @@ func (s *snapshot) copyEntry(rel string) error {
 		if _, err := s.files.Lstat(rel); err != nil {
 			return nil // The file is gone, or this user may not read it.
 		}
-		s.changed++
+		s.changedFiles++
 		if !n.dir {
 			s.head.Moved.add(rel)
 		}
@@ -221,10 +221,10 @@ func (s *snapshot) replaceCopy(rel, target string, n copiedFile, info fs.FileInf
 // grows.
 func (s *snapshot) backup(rel string, info fs.FileInfo) error {
 	blocks := info.Sys().(*syscall.Stat_t).Blocks
-	ctx, cancel := context.WithTimeout(s.ctx, backupTime+time.Duration(blocks)*blockTime)
+	ctx, cancel := context.WithTimeout(s.ctx, backupTimeout+time.Duration(blocks)*backupTimePerBlock)
 	defer cancel()
 	done := make(chan error, 1)
-	go func() { done <- s.Backup(ctx, s.top, s.files.file, rel) }()
+	go func() { done <- s.Backup(ctx, s.homeDir, s.files.file, rel) }()
 	for size := int64(0); ; {
 		select {
 		case err := <-done:
@@ -281,7 +281,7 @@ func (s *snapshot) copyFile(rel string) (torn bool, err error) {
 // finish completes the snapshot after the last pass. It removes copies whose originals this pass has not found, counts the files,
 // and writes the head into dir.
 func (s *snapshot) finish(dir *directory) error {
-	if s.changed > 0 {
+	if s.changedFiles > 0 {
 		s.head.Moment = Inconsistent
 	}
 	for _, name := range s.removedVars {

@@ -34,7 +34,7 @@ var ErrExists = errors.New("the profile exists already")
 // (contract, section 4). The home gets its name only when it is complete. The error wraps [profiles.ErrInvalidName] if the name
 // isn't allowed, and [ErrExists] if it is in use.
 func Create(s *profiles.Store, name string) error {
-	return change(s, fmt.Sprintf("create profile %q", name), []string{name}, func(d *fsutil.Dir, home string, _ *os.File) error {
+	return changeProfiles(s, fmt.Sprintf("create profile %q", name), []string{name}, func(d *fsutil.Dir, home string, _ *os.File) error {
 		if d.CheckExists(home) == nil {
 			return ErrExists
 		}
@@ -54,18 +54,18 @@ func Create(s *profiles.Store, name string) error {
 // without the lock, because the agent can hold the lock too. A test changes it.
 var lockTimeout = 10 * time.Second
 
-// change calls fn with the volume and the home of the first profile in names, while no other command creates, deletes or
+// changeProfiles calls fn with the volume and the home of the first profile in names, while no other command creates, deletes or
 // renames a profile. Several commands would use the same temporary names, or change the active profile at once. fn may close
 // lock, so that other commands can start. After lockTimeout, and on a file system without locks, change works without the lock.
 // It first removes what an interrupted Create or Delete has left, as far as it can. It adds doing to an error.
-func change(s *profiles.Store, doing string, names []string, fn func(d *fsutil.Dir, home string, lock *os.File) error) error {
+func changeProfiles(s *profiles.Store, doing string, names []string, fn func(d *fsutil.Dir, home string, lock *os.File) error) error {
 	err := checkNames(names)
 	if err == nil {
 		err = s.WithHome(names[0], func(d *fsutil.Dir, home string) error {
 			if err := d.Mkdir(filepath.Dir(home), 0o755); err != nil {
 				return err
 			}
-			homes, err := d.Sub(filepath.Dir(home))
+			homes, err := d.OpenSubdir(filepath.Dir(home))
 			if err != nil {
 				return err
 			}
@@ -111,7 +111,7 @@ func fillHome(s *profiles.Store, d *fsutil.Dir, home, name string) error {
 // was active, the default profile becomes active. The log directory is kept (contract, section 4). The caller must have stopped
 // the gateway. The error wraps [profiles.ErrInvalidName] or [profiles.ErrNotExist].
 func Delete(s *profiles.Store, name string) error {
-	return change(s, fmt.Sprintf("delete profile %q", name), []string{name}, func(d *fsutil.Dir, home string, lock *os.File) error {
+	return changeProfiles(s, fmt.Sprintf("delete profile %q", name), []string{name}, func(d *fsutil.Dir, home string, lock *os.File) error {
 		active, err := activeIfPresent(d, home)
 		if err == nil && active == name {
 			err = d.Remove(profiles.ActiveFile)
@@ -135,7 +135,7 @@ func Delete(s *profiles.Store, name string) error {
 // wraps [profiles.ErrInvalidName], [profiles.ErrNotExist] if the profile from doesn't exist, or [ErrExists] if the name to is in
 // use.
 func Rename(s *profiles.Store, from, to string) error {
-	return change(s, fmt.Sprintf("rename profile %q to %q", from, to), []string{from, to}, func(d *fsutil.Dir, home string, _ *os.File) error {
+	return changeProfiles(s, fmt.Sprintf("rename profile %q to %q", from, to), []string{from, to}, func(d *fsutil.Dir, home string, _ *os.File) error {
 		active, err := activeIfPresent(d, home)
 		if err != nil {
 			return err

@@ -133,7 +133,7 @@ func sameFile(a, b fs.FileInfo) bool {
 }
 
 // Unpack unpacks a tar archive below a directory. It does not read beyond the end of the archive. If replace is true, it
-// removes files and directories that are in the way of an entry, see clearPath.
+// removes files and directories that are in the way of an entry, see removeConflicting.
 func Unpack(r io.Reader, dir string, replace bool) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -143,15 +143,15 @@ func Unpack(r io.Reader, dir string, replace bool) error {
 	return eachEntry(r, func(h *tar.Header, data io.Reader) error {
 		name := path.Clean(h.Name)
 		if replace {
-			clearPath(root, name, h.Typeflag == tar.TypeDir)
+			removeConflicting(root, name, h.Typeflag == tar.TypeDir)
 		}
 		return unpackEntry(root, name, h, data)
 	})
 }
 
-// clearPath removes a directory where the entry is a file, and a file where the entry needs a directory. It keeps links to
-// directories below root. It ignores errors, because making the entry then fails and reports them.
-func clearPath(root *os.Root, name string, isDir bool) {
+// removeConflicting removes a directory where the entry is a file, and a file where the entry needs a directory. It keeps links
+// to directories below root. It ignores errors, because making the entry then fails and reports them.
+func removeConflicting(root *os.Root, name string, isDir bool) {
 	for at := name; at != path.Dir(at); at, isDir = path.Dir(at), true {
 		info, err := root.Stat(at)
 		if err != nil || !isDir {

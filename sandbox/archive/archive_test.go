@@ -177,10 +177,10 @@ func TestASandboxThatHadReplacedAFileDidNotStartAgain(t *testing.T) {
 	}
 }
 
-// shrinking is a tree whose files become empty between Lstat and the read.
-type shrinking struct{ rootTree }
+// shrinkingTree is a tree whose files become empty between Lstat and the read.
+type shrinkingTree struct{ rootTree }
 
-func (t shrinking) Open(name string) (*os.File, error) {
+func (t shrinkingTree) Open(name string) (*os.File, error) {
 	f, err := t.rootTree.Open(name)
 	return f, errors.Join(err, os.Truncate(filepath.Join(t.Name(), name), 1))
 }
@@ -194,7 +194,7 @@ func TestACopyOfAShrinkingFileSaidEOF(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	if err := Add(tar.NewWriter(io.Discard), shrinking{rootTree{root}}, ".", "x"); err == nil || err.Error() != "log has become shorter" {
+	if err := Add(tar.NewWriter(io.Discard), shrinkingTree{rootTree{root}}, ".", "x"); err == nil || err.Error() != "log has become shorter" {
 		t.Error(err)
 	}
 }

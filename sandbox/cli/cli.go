@@ -20,9 +20,9 @@ import (
 	"hinit/sandbox/daemon"
 )
 
-// CodeLost is the exit code for a command whose own exit code is unknown. It is also the code of a killed command (128 +
+// ExitCodeUnknown is the exit code for a command whose own exit code is unknown. It is also the code of a killed command (128 +
 // SIGKILL).
-const CodeLost = 137
+const ExitCodeUnknown = 137
 
 // verb is one verb of `hinit sandbox`, such as exec or ls.
 type verb struct {
@@ -34,11 +34,11 @@ type verb struct {
 
 // options are the values of all flags. Each verb defines only some of them.
 type options struct {
-	task, profile, container, dir, job, retry string
-	env                                       []string
-	timeout, maxAge                           time.Duration
-	json, tty, background, follow, dryRun     bool
-	volumes                                   bool
+	task, profile, container, dir, job, retryPolicy string
+	env                                             []string
+	timeout, maxAge                                 time.Duration
+	json, tty, background, follow, dryRun           bool
+	volumes                                         bool
 }
 
 // invocation is a running verb with its flags and arguments.
@@ -70,7 +70,7 @@ func (o *options) defineAll(f *flag.FlagSet) {
 	f.StringVar(&o.job, "job.only", "", "only this background command, by its `ID`, with all that it started")
 	f.BoolVar(&o.volumes, "volumes", false, "list the volumes of sandboxes with a root of their own instead")
 	f.DurationVar(&o.timeout, "timeout", 0, "end it, with all that it started, after this `TIME`; default: TERMINAL_TIMEOUT")
-	f.StringVar(&o.retry, "retry", "never", "safe: it may be run again if the sandbox was lost while it ran; `WHEN`: never or safe")
+	f.StringVar(&o.retryPolicy, "retry", "never", "safe: it may be run again if the sandbox was lost while it ran; `WHEN`: never or safe")
 	f.Func("e", "set a variable, `NAME=VALUE` or NAME for the caller's value; it stands on no command line inside", func(text string) error {
 		o.env = append(o.env, text)
 		return nil
@@ -78,7 +78,7 @@ func (o *options) defineAll(f *flag.FlagSet) {
 }
 
 func (o *options) defineNamed(f *flag.FlagSet, names string) {
-	all := cmdline.Flags("")
+	all := cmdline.NewFlagSet("")
 	o.defineAll(all)
 	for key := range strings.FieldsSeq(names) {
 		name, _, _ := strings.Cut(key, ".")
@@ -105,7 +105,7 @@ func verbs() []verb {
 				Name: "cp", Args: "SOURCE TARGET", Summary: "copy files into a sandbox or out of it",
 				Help: "One of the two begins with a colon, and is inside: :/workspace/report.txt. A directory is copied with all that is in it.",
 			},
-			options: "task profile", run: func(*invocation) (int, error) { return cmdline.WrongUsage, errors.New("cannot copy here") },
+			options: "task profile", run: func(*invocation) (int, error) { return cmdline.ExitUsage, errors.New("cannot copy here") },
 		},
 		{Verb: cmdline.Verb{Name: "stop", Args: "[SANDBOX...]", Summary: "stop sandboxes, or a background command of one"}, options: "task profile job.only", run: (*invocation).stop},
 		{Verb: cmdline.Verb{Name: "rm", Args: "[SANDBOX...]", Summary: "remove sandboxes, running or not"}, options: "task profile", run: (*invocation).remove},
@@ -114,10 +114,10 @@ func verbs() []verb {
 			Verb:    cmdline.Verb{Name: "reap", Summary: "remove unused sandboxes: ended long ago, or of an agent that has ended"},
 			options: "profile.only dry-run json max-age", run: func(i *invocation) (int, error) { return i.reap(false) },
 		},
-		{Verb: cmdline.Verb{Name: "_put", Args: "DIRECTORY", Doing: "copy"}, hidden: true, options: "task profile", run: transfer(func(i *invocation, box *sandbox.Sandbox) error {
+		{Verb: cmdline.Verb{Name: "_put", Args: "DIRECTORY", Action: "copy"}, hidden: true, options: "task profile", run: transferVerb(func(i *invocation, box *sandbox.Sandbox) error {
 			return box.PutTree(i.ctx, i.words[0], i.In)
 		})},
-		{Verb: cmdline.Verb{Name: "_get", Args: "PATH", Doing: "copy"}, hidden: true, options: "task profile", run: transfer(func(i *invocation, box *sandbox.Sandbox) error {
+		{Verb: cmdline.Verb{Name: "_get", Args: "PATH", Action: "copy"}, hidden: true, options: "task profile", run: transferVerb(func(i *invocation, box *sandbox.Sandbox) error {
 			return box.GetTree(i.ctx, i.words[0], i.Out)
 		})},
 	}
@@ -132,7 +132,7 @@ func Main(ctx context.Context, m *sandbox.Manager, req daemon.Request, s sandbox
 	if len(words) == 0 {
 		words = []string{""} // Without a name, the flags select the sandbox.
 	}
-	i := &invocation{ctx: ctx, manager: m, serviceRequest: req, Streams: s, operation: cmp.Or(v.Doing, "run "+v.Command()), options: opt, words: words}
+	i := &invocation{ctx: ctx, manager: m, serviceRequest: req, Streams: s, operation: cmp.Or(v.Action, "run "+v.Command()), options: opt, words: words}
 	code, err := v.run(i)
 	if err != nil {
 		code = cmp.Or(code, i.fail(err))
@@ -142,7 +142,7 @@ func Main(ctx context.Context, m *sandbox.Manager, req daemon.Request, s sandbox
 
 // fail prints an error, and returns its exit code.
 func (i *invocation) fail(err error) (code int) {
-	fmt.Fprintln(i.Err, show.Text(cmdline.FailureMessage(i.operation, err)))
+	fmt.Fprintln(i.Err, show.EscapeText(cmdline.FailureMessage(i.operation, err)))
 	return exitCodeOf(err)
 }
 
@@ -151,7 +151,7 @@ func (i *invocation) fail(err error) (code int) {
 // ok is then false, and the caller exits with code.
 func ParseLine(args []string, out, errs io.Writer) (req daemon.Request, terminal bool, code int, ok bool) {
 	v, opt, _, code, ok := parse(args, out, errs)
-	req = daemon.Request{Args: args, Env: sandbox.OwnEnvironment(opt.env), Stdin: v.Name == "exec" || v.Name == "shell"}
+	req = daemon.Request{Args: args, Env: sandbox.InheritedVariables(opt.env), Stdin: v.Name == "exec" || v.Name == "shell"}
 	return req, v.Name == "shell" || opt.tty, code, ok
 }
 
@@ -161,7 +161,7 @@ func parse(args []string, out, errs io.Writer) (v verb, opt options, words []str
 	for _, v = range verbs() {
 		known = append(known, v.Name)
 		if v.Name == name {
-			f := cmdline.Flags(v.Name)
+			f := cmdline.NewFlagSet(v.Name)
 			opt.defineNamed(f, v.options)
 			least, most := cmdline.ArgumentBounds(v.Args)
 			v.Program, v.Args = "hinit sandbox", strings.TrimSpace("[OPTIONS] "+v.Args)
@@ -170,7 +170,7 @@ func parse(args []string, out, errs io.Writer) (v verb, opt options, words []str
 		}
 	}
 	fmt.Fprintf(errs, "cannot run %q: hinit sandbox has no such command%s; see: hinit sandbox help\n", name, cmdline.DidYouMean(name, known))
-	return v, opt, nil, cmdline.WrongUsage, false
+	return v, opt, nil, cmdline.ExitUsage, false
 }
 
 // Help prints the list of all verbs.
@@ -190,24 +190,24 @@ service answers, 5 not allowed, 6 no such sandbox; exec and shell return their c
 `)
 }
 
-// errUnknown means that a sandbox does not exist.
-var errUnknown = errors.New("no such sandbox; see: hinit sandbox ls")
+// errNoSandbox means that a sandbox does not exist.
+var errNoSandbox = errors.New("no such sandbox; see: hinit sandbox ls")
 
 func exitCodeOf(err error) int {
 	option, down := (*sandbox.OptionError)(nil), (*sandbox.StateError)(nil)
 	switch {
 	case errors.As(err, &down):
-		return cmdline.NotUp
-	case errors.Is(err, errUnknown), errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrNoJob):
-		return cmdline.Unknown
+		return cmdline.ExitNotUp
+	case errors.Is(err, errNoSandbox), errors.Is(err, sandbox.ErrGone), errors.Is(err, sandbox.ErrNoJob):
+		return cmdline.ExitUnknown
 	case errors.Is(err, sandbox.ErrNoEngine):
-		return cmdline.Unreachable
+		return cmdline.ExitUnreachable
 	case errors.Is(err, sandbox.ErrRefused), errors.Is(err, os.ErrPermission):
-		return cmdline.NotAllowed
+		return cmdline.ExitNotAllowed
 	case errors.As(err, &option):
-		return cmdline.WrongUsage
+		return cmdline.ExitUsage
 	}
-	return cmdline.Failed
+	return cmdline.ExitFailed
 }
 
 // print prints v as JSON if --json was given, otherwise rows as a table.
@@ -217,7 +217,7 @@ func (i *invocation) print(v any, rows [][]string) error {
 	}
 	w := tabwriter.NewWriter(i.Out, 0, 0, 3, ' ', 0)
 	for _, row := range rows {
-		fmt.Fprintln(w, strings.Join(lo.Map(row, func(cell string, _ int) string { return show.Line(cell) }), "\t"))
+		fmt.Fprintln(w, strings.Join(lo.Map(row, func(cell string, _ int) string { return show.EscapeLine(cell) }), "\t"))
 	}
 	return w.Flush()
 }

@@ -13,9 +13,9 @@ import (
 	"hinit/sandbox"
 )
 
-// key returns the key of the sandbox that the flags --task and --profile select.
-func (i *invocation) key() sandbox.Key {
-	return i.manager.Key(sandbox.Key{Task: i.options.task, Profile: i.options.profile})
+// sandboxKey returns the key of the sandbox that the flags --task and --profile select.
+func (i *invocation) sandboxKey() sandbox.Key {
+	return i.manager.WithDefaults(sandbox.Key{Task: i.options.task, Profile: i.options.profile})
 }
 
 // openSandbox returns the sandbox that the flags select, and makes it if it does not exist. With --in, it must exist.
@@ -23,25 +23,26 @@ func (i *invocation) openSandbox() (*sandbox.Sandbox, error) {
 	if i.options.container != "" {
 		return i.adopt(i.options.container)
 	}
-	return i.manager.Open(i.ctx, i.key())
+	return i.manager.Open(i.ctx, i.sandboxKey())
 }
 
 // adopt returns the running sandbox that [invocation.find] finds by name.
 func (i *invocation) adopt(name string) (*sandbox.Sandbox, error) {
-	d, err := i.find(name)
+	d, err := i.findSandbox(name)
 	if err != nil {
 		return nil, err
 	}
 	return i.manager.Adopt(i.ctx, d.ID)
 }
 
-// find finds a sandbox by the name or id of its container, or by its task. The name "" means the sandbox that the flags select.
-func (i *invocation) find(name string) (found sandbox.Description, err error) {
+// findSandbox finds a sandbox by the name or id of its container, or by its task. The name "" means the sandbox that the flags
+// select.
+func (i *invocation) findSandbox(name string) (found sandbox.Description, err error) {
 	all, err := i.manager.List(i.ctx)
 	if err != nil {
 		return found, err
 	}
-	key, id := i.key(), ""
+	key, id := i.sandboxKey(), ""
 	if name != "" {
 		key.Task = name
 		// The engine also knows the earlier ids of a container that it has recreated.
@@ -60,40 +61,40 @@ func (i *invocation) find(name string) (found sandbox.Description, err error) {
 		}
 	}
 	if found.ID == "" {
-		err = fmt.Errorf("cannot find %q: %w", key.Task, errUnknown)
+		err = fmt.Errorf("cannot find %q: %w", key.Task, errNoSandbox)
 	}
 	return found, err
 }
 
-func (i *invocation) request() sandbox.Request {
+func (i *invocation) execRequest() sandbox.Request {
 	return sandbox.Request{
-		Dir: i.options.dir, Env: sandbox.Environment(i.options.env, i.serviceRequest.Env), Stdin: i.In, Stdout: i.Out, Stderr: i.Err, Timeout: i.options.timeout,
+		Dir: i.options.dir, Env: sandbox.FlagVariables(i.options.env, i.serviceRequest.Env), Stdin: i.In, Stdout: i.Out, Stderr: i.Err, Timeout: i.options.timeout,
 	}
 }
 
 func (i *invocation) exec() (int, error) {
-	req := i.request()
+	req := i.execRequest()
 	if len(i.words) == 1 {
 		req.Command = i.words[0]
 	} else {
 		req.Argv = i.words
 	}
-	switch i.options.retry {
+	switch i.options.retryPolicy {
 	case "never":
 	case "safe":
 		req.Repeatable = true
 	default:
-		return cmdline.WrongUsage, fmt.Errorf("cannot run the command: --retry is never or safe, not %q", i.options.retry)
+		return cmdline.ExitUsage, fmt.Errorf("cannot run the command: --retry is never or safe, not %q", i.options.retryPolicy)
 	}
 	switch {
 	case i.options.timeout < 0:
-		return cmdline.WrongUsage, errors.New("cannot run the command: --timeout must be a time such as 30s; 0 is TERMINAL_TIMEOUT")
+		return cmdline.ExitUsage, errors.New("cannot run the command: --timeout must be a time such as 30s; 0 is TERMINAL_TIMEOUT")
 	case i.options.json && !i.options.background:
-		return cmdline.WrongUsage, errors.New("cannot run the command: --json prints a background command, and its output is its own otherwise; add --background")
+		return cmdline.ExitUsage, errors.New("cannot run the command: --json prints a background command, and its output is its own otherwise; add --background")
 	}
 	box, err := i.openSandbox()
 	if err != nil {
-		return cmdline.Done, err
+		return cmdline.ExitDone, err
 	}
 	if i.options.background {
 		req.Stdin = nil
@@ -101,7 +102,7 @@ func (i *invocation) exec() (int, error) {
 		if err == nil {
 			err = i.print(job, [][]string{{job.ID}})
 		}
-		return cmdline.Done, err
+		return cmdline.ExitDone, err
 	}
 	if i.options.tty {
 		i.useTerminal(&req)
@@ -117,9 +118,9 @@ func (i *invocation) runAndReport(box *sandbox.Sandbox, req sandbox.Request) (in
 	result, err := box.Exec(i.ctx, req)
 	switch {
 	case errors.Is(err, sandbox.ErrLost):
-		return CodeLost, err
+		return ExitCodeUnknown, err
 	case err != nil:
-		return cmdline.Done, err
+		return cmdline.ExitDone, err
 	case result.TimedOut:
 		fmt.Fprintf(i.Err, "the command ran out of time after %v, and was ended with all that it started\n", result.Duration.Round(time.Millisecond))
 	case result.OOM:
@@ -131,9 +132,9 @@ func (i *invocation) runAndReport(box *sandbox.Sandbox, req sandbox.Request) (in
 func (i *invocation) shell() (int, error) {
 	box, err := i.openSandbox()
 	if err != nil {
-		return cmdline.Done, err
+		return cmdline.ExitDone, err
 	}
-	req := i.request()
+	req := i.execRequest()
 	req.Argv, req.Timeout = []string{"/bin/sh", "-c", "if command -v bash >/dev/null 2>&1; then exec bash -l; else exec sh -l; fi"}, -1
 	if i.serviceRequest.TTY {
 		i.useTerminal(&req)
@@ -145,28 +146,28 @@ func (i *invocation) list() (int, error) {
 	if i.options.volumes {
 		found, err := i.manager.Engine().Volumes(i.ctx, sandbox.VolumePrefix, nil)
 		if err != nil {
-			return cmdline.Done, err
+			return cmdline.ExitDone, err
 		}
 		rows := lo.Map(found, func(v sandbox.Volume, _ int) []string {
 			return []string{v.Name, v.Labels[sandbox.LabelProfile], v.Labels[sandbox.LabelSource]}
 		})
-		return cmdline.Done, i.print(found, append([][]string{{"VOLUME", "PROFILE", "IN THE PLACE OF"}}, rows...))
+		return cmdline.ExitDone, i.print(found, append([][]string{{"VOLUME", "PROFILE", "IN THE PLACE OF"}}, rows...))
 	}
 	all, err := i.manager.List(i.ctx)
 	if err != nil {
-		return cmdline.Done, err
+		return cmdline.ExitDone, err
 	}
 	rows := [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "IMAGE", "EXEC", "CREATED"}}
 	for _, d := range all {
 		rows = append(rows, []string{d.Name, d.Task, d.Profile, string(d.State), d.Image, d.Exec, d.Created.UTC().Format(time.RFC3339)})
 	}
-	return cmdline.Done, i.print(append([]sandbox.Description{}, all...), rows)
+	return cmdline.ExitDone, i.print(append([]sandbox.Description{}, all...), rows)
 }
 
 func (i *invocation) show() (int, error) {
-	d, err := i.find(i.words[0])
+	d, err := i.findSandbox(i.words[0])
 	if err != nil {
-		return cmdline.Done, err
+		return cmdline.ExitDone, err
 	}
 	if d.State == sandbox.Running {
 		box, err := i.manager.Adopt(i.ctx, d.ID)
@@ -174,7 +175,7 @@ func (i *invocation) show() (int, error) {
 			d, err = box.Describe(i.ctx)
 		}
 		if err != nil {
-			return cmdline.Done, err
+			return cmdline.ExitDone, err
 		}
 	} else if c, err := i.manager.Engine().Inspect(i.ctx, d.ID); err == nil {
 		d.User = c.User
@@ -201,22 +202,22 @@ func (i *invocation) show() (int, error) {
 		state := lo.Ternary(j.Running, "running", fmt.Sprintf("ended with %d", j.Code))
 		rows = append(rows, []string{"Job " + j.ID, state + ": " + j.Command})
 	}
-	return cmdline.Done, i.print(d, rows)
+	return cmdline.ExitDone, i.print(d, rows)
 }
 
 func (i *invocation) logs() (int, error) {
-	d, err := i.find(i.words[0])
+	d, err := i.findSandbox(i.words[0])
 	if err != nil {
-		return cmdline.Done, err
+		return cmdline.ExitDone, err
 	}
 	if i.options.job == "" {
-		return cmdline.Done, i.manager.Engine().Logs(i.ctx, d.ID, i.options.follow, i.Out, i.Err)
+		return cmdline.ExitDone, i.manager.Engine().Logs(i.ctx, d.ID, i.options.follow, i.Out, i.Err)
 	}
 	box, err := i.manager.Adopt(i.ctx, d.ID)
 	if err == nil {
 		_, err = box.JobOutput(i.ctx, i.options.job, i.options.follow, i.Out)
 	}
-	return cmdline.Done, err
+	return cmdline.ExitDone, err
 }
 
 // stopGrace is how long the first process of a container may take to stop before it is killed.
@@ -225,31 +226,31 @@ const stopGrace = 10 * time.Second
 func (i *invocation) stop() (int, error) {
 	if i.options.job != "" {
 		if len(i.words) > 1 {
-			return cmdline.WrongUsage, errors.New("cannot stop a background command: it is of one sandbox")
+			return cmdline.ExitUsage, errors.New("cannot stop a background command: it is of one sandbox")
 		}
 		box, err := i.adopt(i.words[0])
 		if err == nil {
 			_, err = box.Kill(i.ctx, i.options.job)
 		}
-		return cmdline.Done, err
+		return cmdline.ExitDone, err
 	}
-	return i.forEach(func(id string) error { return i.manager.Engine().Stop(i.ctx, id, stopGrace) })
+	return i.forEachSandbox(func(id string) error { return i.manager.Engine().Stop(i.ctx, id, stopGrace) })
 }
 
 func (i *invocation) remove() (int, error) {
-	return i.forEach(func(id string) error { return i.manager.Engine().Remove(i.ctx, id) })
+	return i.forEachSandbox(func(id string) error { return i.manager.Engine().Remove(i.ctx, id) })
 }
 
-// forEach calls do for every sandbox that the command line names. It continues after a failure, but stops when the caller has
-// gone.
-func (i *invocation) forEach(do func(id string) error) (code int, err error) {
+// forEachSandbox calls do for every sandbox that the command line names. It continues after a failure, but stops when the caller
+// has gone.
+func (i *invocation) forEachSandbox(do func(id string) error) (code int, err error) {
 	for _, name := range i.words {
-		d, err := i.find(name)
+		d, err := i.findSandbox(name)
 		if err == nil {
 			err = do(d.ID)
 		}
 		if i.ctx.Err() != nil {
-			return max(code, cmdline.Failed), context.Cause(i.ctx)
+			return max(code, cmdline.ExitFailed), context.Cause(i.ctx)
 		}
 		if err != nil {
 			// Print the error at once instead of collecting it, because a caller can name a million sandboxes.
@@ -266,30 +267,30 @@ func (i *invocation) forEach(do func(id string) error) (code int, err error) {
 func (i *invocation) reap(now bool) (int, error) {
 	found, _, err := i.manager.Sweep(i.ctx, sandbox.SweepOptions{MaxAge: i.options.maxAge, AnyAge: now, Profile: i.options.profile, DryRun: i.options.dryRun})
 	if err != nil {
-		return cmdline.Done, err
+		return cmdline.ExitDone, err
 	}
 	if len(found) == 0 && !i.options.json {
 		fmt.Fprintln(i.Out, "nothing to remove")
-		return cmdline.Done, nil
+		return cmdline.ExitDone, nil
 	}
-	code, rows := cmdline.Done, [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "AGE", "WHY"}}
+	code, rows := cmdline.ExitDone, [][]string{{"SANDBOX", "TASK", "PROFILE", "STATE", "AGE", "WHY"}}
 	for _, r := range found {
 		why := r.Why
 		if r.Error != "" {
-			why, code = why+"; not removed: "+r.Error, cmdline.Failed
+			why, code = why+"; not removed: "+r.Error, cmdline.ExitFailed
 		}
 		rows = append(rows, []string{r.Name, r.Task, r.Profile, string(r.State), r.Age.Round(time.Second).String(), why})
 	}
 	return code, i.print(append([]sandbox.Removed{}, found...), rows)
 }
 
-// transfer returns the function of a verb that copies data. The function calls do with the selected sandbox.
-func transfer(do func(*invocation, *sandbox.Sandbox) error) func(*invocation) (int, error) {
+// transferVerb returns the function of a verb that copies data. The function calls do with the selected sandbox.
+func transferVerb(do func(*invocation, *sandbox.Sandbox) error) func(*invocation) (int, error) {
 	return func(i *invocation) (int, error) {
 		box, err := i.openSandbox()
 		if err == nil {
 			err = do(i, box)
 		}
-		return cmdline.Done, err
+		return cmdline.ExitDone, err
 	}
 }

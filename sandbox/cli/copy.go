@@ -41,13 +41,13 @@ func Copy(ctx context.Context, args []string, run RunFunc, out, errs io.Writer) 
 			local := lo.Ternary(fromInside, words[1], words[0])
 			err = fmt.Errorf("%s %s: %w", at.Op, local, at.Err)
 		}
-		fmt.Fprintln(errs, show.Line(cmdline.FailureMessage("copy "+words[0], err)))
-		return cmdline.Failed
+		fmt.Fprintln(errs, show.EscapeLine(cmdline.FailureMessage("copy "+words[0], err)))
+		return cmdline.ExitFailed
 	}
 	switch {
 	case fromInside == toInside:
 		fmt.Fprintln(errs, "cannot copy: one of the two must be in the sandbox, and begin with a colon")
-		return cmdline.WrongUsage
+		return cmdline.ExitUsage
 	case toInside:
 		dir, name := path.Dir(to), path.Base(to)
 		if strings.HasSuffix(to, "/") {
@@ -94,7 +94,7 @@ func Copy(ctx context.Context, args []string, run RunFunc, out, errs io.Writer) 
 	}()
 	code = run(ctx, append(append([]string{"_get"}, flags...), from), nil, w, errs)
 	_ = w.Close() // Closing an io.Pipe can't fail.
-	if err := <-unpacked; err != nil && code == cmdline.Done {
+	if err := <-unpacked; err != nil && code == cmdline.ExitDone {
 		return fail(err)
 	}
 	return code

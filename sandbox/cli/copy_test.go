@@ -23,11 +23,11 @@ func TestANameInASandboxDoesNotReachTheTerminalThatCopiesIt(t *testing.T) {
 		archive := tar.NewWriter(out)
 		_ = archive.WriteHeader(&tar.Header{Typeflag: tar.TypeDir, Name: "dir/", Mode: 0o755})
 		_ = archive.WriteHeader(&tar.Header{Typeflag: tar.TypeFifo, Name: "dir/\x1b]52;c;aGVsbG8=\a"})
-		return cmdline.Done
+		return cmdline.ExitDone
 	}
 	var errs strings.Builder
 	code := cli.Copy(t.Context(), []string{"cp", ":/dir", filepath.Join(t.TempDir(), "to")}, sends, io.Discard, &errs)
-	if said := errs.String(); code != cmdline.Failed || strings.ContainsAny(said, "\x1b\a") || !strings.Contains(said, `\x1b]52`) {
+	if said := errs.String(); code != cmdline.ExitFailed || strings.ContainsAny(said, "\x1b\a") || !strings.Contains(said, `\x1b]52`) {
 		t.Errorf("it ends with %d and says %q", code, said)
 	}
 }

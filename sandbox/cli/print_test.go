@@ -28,7 +28,7 @@ func TestNothingInASandboxMovesATerminal(t *testing.T) {
 // request panicked in the service.
 func TestARequestWithoutWordsPanicked(t *testing.T) {
 	var errs strings.Builder
-	if code := Main(t.Context(), nil, daemon.Request{}, sandbox.Streams{Err: &errs}); code != cmdline.WrongUsage || !strings.HasPrefix(errs.String(), "cannot run") {
+	if code := Main(t.Context(), nil, daemon.Request{}, sandbox.Streams{Err: &errs}); code != cmdline.ExitUsage || !strings.HasPrefix(errs.String(), "cannot run") {
 		t.Errorf("code %d: %s", code, errs.String())
 	}
 }

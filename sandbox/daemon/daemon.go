@@ -64,25 +64,25 @@ type Handler func(ctx context.Context, from Peer, req Request, streams Streams) 
 // Server serves the connections of clients. Set the exported fields before [Server.Serve].
 type Server struct {
 	Handle Handler
-	// Allow returns an error if a caller may not use the service, and nil if it may.
-	Allow func(Peer) error
+	// CheckPeer returns an error if a caller may not use the service, and nil if it may.
+	CheckPeer func(Peer) error
 	// Panicked is called with the value and the stack of a panic in the goroutine of a connection or request. It must not be
 	// nil.
 	Panicked func(fault any, stack []byte)
 
-	mu             sync.Mutex
-	withoutRequest map[uint32][]net.Conn // Connections that have not sent their request yet, by user, oldest first.
-	longBytes      map[uint32]int        // Bytes of long requests in memory, by user.
-	commands       map[uint32]int        // Number of running commands, by user.
+	mu               sync.Mutex
+	waitingConns     map[uint32][]net.Conn // Connections that have not sent their request yet, by user, oldest first.
+	longRequestBytes map[uint32]int        // Bytes of long requests in memory, by user.
+	commands         map[uint32]int        // Number of running commands, by user.
 }
 
-// Limits for one user. A request of up to uncountedBytes bytes is not counted; the longer ones may have maxLongBytes together.
-// The service also buffers output that a caller does not read, up to a limit for each command. So one user can make it use at
-// most 400 MB.
+// Limits for one user. A request of up to maxShortRequest bytes is not counted; the longer ones may have maxLongRequestBytes
+// together. The service also buffers output that a caller does not read, up to a limit for each command. So one user can make it
+// use at most 400 MB.
 const (
-	uncountedBytes = 16 << 10
-	maxLongBytes   = 16 << 20
-	maxCommands    = 256
+	maxShortRequest     = 16 << 10
+	maxLongRequestBytes = 16 << 20
+	maxCommands         = 256
 )
 
 // addCount adds n to the number of a user in the map of. If the sum would exceed the limit most, it adds nothing and returns
@@ -107,34 +107,34 @@ const requestTimeout = 5 * time.Second
 
 // Serve serves connections until ctx ends. Then it closes them, and returns when their goroutines have ended.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	s.withoutRequest, s.longBytes, s.commands = map[uint32][]net.Conn{}, map[uint32]int{}, map[uint32]int{}
+	s.waitingConns, s.longRequestBytes, s.commands = map[uint32][]net.Conn{}, map[uint32]int{}, map[uint32]int{}
 	return mux.ServeEach(ctx, l, func(c net.Conn) {
 		defer s.catchPanic()
 		s.serve(ctx, c)
 	})
 }
 
-// maxWithoutRequest limits one user's connections that have not sent their request. When a user makes more, the oldest one is
+// maxWaitingConns limits one user's connections that have not sent their request. When a user makes more, the oldest one is
 // closed, so that a user can't use up all descriptors.
-const maxWithoutRequest = 64
+const maxWaitingConns = 64
 
-// countWithoutRequest counts a connection that has not sent its request, until the caller calls done.
-func (s *Server) countWithoutRequest(uid uint32, c net.Conn) (done func()) {
+// addWaitingConn counts a connection that has not sent its request, until the caller calls done.
+func (s *Server) addWaitingConn(uid uint32, c net.Conn) (done func()) {
 	s.mu.Lock()
-	all := s.withoutRequest[uid]
-	if len(all) >= maxWithoutRequest {
+	all := s.waitingConns[uid]
+	if len(all) >= maxWaitingConns {
 		// This also ends the goroutine of the oldest connection. Close it only after the mutex is unlocked. The close may
 		// have to wait for a read, and this read may be closing a socket that the client has sent.
 		defer all[0].Close()
 		all = all[1:]
 	}
-	s.withoutRequest[uid] = append(all, c)
+	s.waitingConns[uid] = append(all, c)
 	s.mu.Unlock()
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if s.withoutRequest[uid] = slices.DeleteFunc(s.withoutRequest[uid], func(other net.Conn) bool { return other == c }); len(s.withoutRequest[uid]) == 0 {
-			delete(s.withoutRequest, uid)
+		if s.waitingConns[uid] = slices.DeleteFunc(s.waitingConns[uid], func(other net.Conn) bool { return other == c }); len(s.waitingConns[uid]) == 0 {
+			delete(s.waitingConns, uid)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		return
 	}
 	from := Peer{PID: int(cred.Pid), UID: cred.Uid, GID: cred.Gid, Conn: nc}
-	done := s.countWithoutRequest(from.UID, nc)
+	done := s.addWaitingConn(from.UID, nc)
 	defer done()
 	_ = nc.SetReadDeadline(time.Now().Add(requestTimeout)) // This can't fail on an open socket.
 	c, err := mux.Accept(nc, "")
@@ -154,12 +154,12 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 		return
 	}
 	kept := 0
-	defer func() { s.addCount(s.longBytes, from.UID, -kept, 0) }()
+	defer func() { s.addCount(s.longRequestBytes, from.UID, -kept, 0) }()
 	keep := func(n int) error {
 		switch {
-		case n <= uncountedBytes:
+		case n <= maxShortRequest:
 			return nil
-		case !s.addCount(s.longBytes, from.UID, n, maxLongBytes):
+		case !s.addCount(s.longRequestBytes, from.UID, n, maxLongRequestBytes):
 			return errors.New("cannot use the sandboxes: too much is being asked already; try again when a command has ended")
 		}
 		kept += n
@@ -181,7 +181,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 			cancel()
 			return
 		}
-		if err := s.Allow(from); err != nil {
+		if err := s.CheckPeer(from); err != nil {
 			ch.Refuse(codeNotAllowed, fmt.Errorf("cannot use the sandboxes: %w", err))
 			return
 		}
@@ -221,7 +221,7 @@ func (s *Server) catchPanic() {
 func requestStreams(ch *mux.Channel, req Request, gone func()) Streams {
 	resizes := make(chan sandbox.TerminalSize, 1)
 	ch.Kill = func(time.Duration) { gone() }
-	ch.Resize = sandbox.NewestSize(resizes)
+	ch.Resize = sandbox.KeepNewestSize(resizes)
 	s := Streams{Out: ch.Output, Err: ch.Errors, Resizes: resizes}
 	if req.Stdin {
 		s.In = ch.Input
@@ -235,11 +235,11 @@ var ErrNoService = errors.New("there is no service of sandboxes")
 // ErrServiceLost means that the service ended while the command ran. The errors of [Conn.Run] wrap it.
 var ErrServiceLost = errors.New("the service of sandboxes went away while the command ran")
 
-// dialTimeout is how long Dial tries to reach the service, with a pause of dialPause between two tries. It is long enough for
-// hinit to restart the service. It is shorter than the time that the agent gives `docker version`.
+// dialTimeout is how long Dial tries to reach the service, with a pause of dialRetryPause between two tries. It is long enough
+// for hinit to restart the service. It is shorter than the time that the agent gives `docker version`.
 const (
-	dialTimeout = 4 * time.Second
-	dialPause   = 50 * time.Millisecond
+	dialTimeout    = 4 * time.Second
+	dialRetryPause = 50 * time.Millisecond
 )
 
 // Conn is a connection to the service, for one request.
@@ -270,7 +270,7 @@ func Dial(ctx context.Context, socket string) (*Conn, error) {
 		if !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.EAGAIN) && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("cannot reach the service of sandboxes: %w", err)
 		}
-		if !pause.For(ctx, dialPause) {
+		if !pause.For(ctx, dialRetryPause) {
 			return nil, fmt.Errorf("cannot reach the service of sandboxes: %w; see: hinit status sandbox", err)
 		}
 	}

@@ -28,15 +28,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 60 * time.Second
+const testTimeout = 60 * time.Second
 
-func anybody(Peer) error { return nil }
+func allowAnybody(Peer) error { return nil }
 
-// start starts a server with a handler, and returns the path of its socket.
-func start(t *testing.T, s *Server) string {
+// startServer starts a server with a handler, and returns the path of its socket.
+func startServer(t *testing.T, s *Server) string {
 	t.Helper()
-	if s.Allow == nil {
-		s.Allow = anybody
+	if s.CheckPeer == nil {
+		s.CheckPeer = allowAnybody
 	}
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
@@ -55,7 +55,7 @@ func start(t *testing.T, s *Server) string {
 	return socket
 }
 
-func dial(t *testing.T, socket string) *Conn {
+func mustDial(t *testing.T, socket string) *Conn {
 	t.Helper()
 	c, err := Dial(t.Context(), socket)
 	if err != nil {
@@ -66,7 +66,7 @@ func dial(t *testing.T, socket string) *Conn {
 
 func TestStreamsAndExitCode(t *testing.T) {
 	var seen Peer
-	socket := start(t, &Server{Handle: func(_ context.Context, from Peer, req Request, s Streams) int {
+	socket := startServer(t, &Server{Handle: func(_ context.Context, from Peer, req Request, s Streams) int {
 		seen = from
 		fmt.Fprintf(s.Err, "%q %q", req.Args, req.Env["A"])
 		if _, err := io.Copy(s.Out, s.In); err != nil {
@@ -77,7 +77,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 	data := make([]byte, 8<<20) // The data fills the stream's window several times.
 	_, _ = rand.Read(data)
 	var out, errs bytes.Buffer
-	code, err := dial(t, socket).Run(t.Context(), Request{Args: []string{"a", "b c"}, Env: map[string]string{"A": "é"}, Stdin: true}, Streams{In: bytes.NewReader(data), Out: &out, Err: &errs})
+	code, err := mustDial(t, socket).Run(t.Context(), Request{Args: []string{"a", "b c"}, Env: map[string]string{"A": "é"}, Stdin: true}, Streams{In: bytes.NewReader(data), Out: &out, Err: &errs})
 	if err != nil || code != 42 {
 		t.Fatalf("code %d, error %v", code, err)
 	}
@@ -97,7 +97,7 @@ func TestStreamsAndExitCode(t *testing.T) {
 func TestCallerGone(t *testing.T) {
 	for _, stdin := range []int{0, 1, mux.StreamWindow, 4 * mux.StreamWindow} {
 		begun, ended := make(chan struct{}), make(chan struct{})
-		socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
+		socket := startServer(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
 			close(begun)
 			<-ctx.Done()
 			close(ended)
@@ -106,14 +106,14 @@ func TestCallerGone(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() {
-			_, err := dial(t, socket).Run(ctx, Request{Stdin: true}, Streams{In: io.LimitReader(rand.Reader, int64(stdin)), Out: io.Discard, Err: io.Discard})
+			_, err := mustDial(t, socket).Run(ctx, Request{Stdin: true}, Streams{In: io.LimitReader(rand.Reader, int64(stdin)), Out: io.Discard, Err: io.Discard})
 			done <- err
 		}()
 		<-begun
 		cancel()
 		select {
 		case <-ended:
-		case <-time.After(patience):
+		case <-time.After(testTimeout):
 			t.Fatalf("with %d bytes of input the command does not know that its caller has gone", stdin)
 		}
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -146,7 +146,7 @@ func TestServiceGone(t *testing.T) {
 			}
 		}()
 		var out bytes.Buffer
-		_, err = dial(t, l.Addr().String()).Run(t.Context(), Request{}, Streams{Out: &out, Err: io.Discard})
+		_, err = mustDial(t, l.Addr().String()).Run(t.Context(), Request{}, Streams{Out: &out, Err: io.Discard})
 		if errors.Is(err, ErrServiceLost) != begun || strings.Contains(err.Error(), "has not begun") == begun || out.String() != "said" {
 			t.Errorf("error %v after %q", err, out.String())
 		}
@@ -167,7 +167,7 @@ func TestDial(t *testing.T) {
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	go func() {
-		<-time.After(3 * dialPause)
+		<-time.After(3 * dialRetryPause)
 		os.Remove(socket)
 		if l, err := net.Listen("unix", socket); err == nil {
 			c, _ := l.Accept()
@@ -184,12 +184,12 @@ func TestDial(t *testing.T) {
 
 func TestWhoMayAsk(t *testing.T) {
 	ran := false
-	socket := start(t, &Server{Allow: func(p Peer) error { return fmt.Errorf("uid %d is not allowed to", p.UID) }, Handle: func(context.Context, Peer, Request, Streams) int {
+	socket := startServer(t, &Server{CheckPeer: func(p Peer) error { return fmt.Errorf("uid %d is not allowed to", p.UID) }, Handle: func(context.Context, Peer, Request, Streams) int {
 		ran = true
 		return 0
 	}})
 	var errs bytes.Buffer
-	code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: &errs})
+	code, err := mustDial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: &errs})
 	if err != nil || code != codeNotAllowed || ran || !strings.Contains(errs.String(), "is not allowed to") {
 		t.Errorf("code %d, error %v, %s", code, err, errs.String())
 	}
@@ -199,11 +199,11 @@ func TestWhoMayAsk(t *testing.T) {
 // users' commands.
 func TestARequestThatPanicsEndsNoOther(t *testing.T) {
 	var told atomic.Int32
-	socket := start(t, &Server{Panicked: func(fault any, stack []byte) {
+	socket := startServer(t, &Server{Panicked: func(fault any, stack []byte) {
 		if fault == "a fault" && bytes.Contains(stack, []byte("TestARequestThatPanics")) {
 			told.Add(1)
 		}
-	}, Allow: func(Peer) error {
+	}, CheckPeer: func(Peer) error {
 		if told.Load() == 2 {
 			panic("a fault")
 		}
@@ -215,27 +215,27 @@ func TestARequestThatPanicsEndsNoOther(t *testing.T) {
 		return 7
 	}})
 	var errs bytes.Buffer
-	code, err := dial(t, socket).Run(t.Context(), Request{Args: []string{"x"}}, Streams{Out: io.Discard, Err: &errs})
+	code, err := mustDial(t, socket).Run(t.Context(), Request{Args: []string{"x"}}, Streams{Out: io.Discard, Err: &errs})
 	if err != nil || code != 1 || !strings.Contains(errs.String(), "its log has the details") || told.Load() != 1 {
 		t.Errorf("code %d, error %v, told %d times: %s", code, err, told.Load(), errs.String())
 	}
-	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
+	if code, err := mustDial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
 		t.Errorf("the next request: code %d, error %v", code, err)
 	}
 	told.Store(2) // From now on, the goroutine of a connection panics.
-	if _, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err == nil {
+	if _, err := mustDial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err == nil {
 		t.Error("a connection that panicked answered")
 	}
 	// The service closes the connection before it reports the panic.
 	testkit.Until(t, "the panic is told", func() bool { return told.Load() == 3 })
 	told.Store(0)
-	if code, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
+	if code, err := mustDial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil || code != 7 {
 		t.Errorf("after a connection that panicked: code %d, error %v", code, err)
 	}
 }
 
 func TestBadRequests(t *testing.T) {
-	socket := start(t, &Server{Handle: func(context.Context, Peer, Request, Streams) int {
+	socket := startServer(t, &Server{Handle: func(context.Context, Peer, Request, Streams) int {
 		t.Error("a bad request was run")
 		return 0
 	}})
@@ -256,7 +256,7 @@ func TestBadRequests(t *testing.T) {
 		}
 		c.Write(bad)
 		c.(*net.UnixConn).CloseWrite()
-		c.SetReadDeadline(time.Now().Add(patience))
+		c.SetReadDeadline(time.Now().Add(testTimeout))
 		if _, err := io.ReadAll(c); err != nil && !errors.Is(err, unix.ECONNRESET) { // The server resets a connection with unread input.
 			t.Errorf("%q: %v", bad, err)
 		}
@@ -268,7 +268,7 @@ func TestBadRequests(t *testing.T) {
 // and keeps no memory for it.
 func TestInputBeyondTheWindow(t *testing.T) {
 	ended := make(chan struct{})
-	socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
+	socket := startServer(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
 		<-ctx.Done()
 		close(ended)
 		return 0
@@ -289,7 +289,7 @@ func TestInputBeyondTheWindow(t *testing.T) {
 	}
 	select {
 	case <-ended:
-	case <-time.After(patience):
+	case <-time.After(testTimeout):
 		t.Fatal("it has not ended")
 	}
 }
@@ -299,7 +299,7 @@ func TestInputBeyondTheWindow(t *testing.T) {
 func TestASignalThatIsNone(t *testing.T) {
 	for _, n := range []uint32{0, 65, 999} {
 		ended := make(chan error, 1)
-		socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
+		socket := startServer(t, &Server{Handle: func(ctx context.Context, _ Peer, _ Request, _ Streams) int {
 			<-ctx.Done()
 			ended <- nil
 			return 0
@@ -320,14 +320,14 @@ func TestASignalThatIsNone(t *testing.T) {
 }
 
 func TestResizes(t *testing.T) {
-	socket := start(t, &Server{Handle: func(ctx context.Context, _ Peer, req Request, s Streams) int {
+	socket := startServer(t, &Server{Handle: func(ctx context.Context, _ Peer, req Request, s Streams) int {
 		fmt.Fprint(s.Out, req.Size, <-s.Resizes)
 		return 0
 	}})
 	resizes := make(chan sandbox.TerminalSize, 1)
 	resizes <- sandbox.TerminalSize{Columns: 3, Rows: 4}
 	var out bytes.Buffer
-	if _, err := dial(t, socket).Run(t.Context(), Request{TTY: true, Size: sandbox.TerminalSize{Columns: 1, Rows: 2}}, Streams{Out: &out, Err: io.Discard, Resizes: resizes}); err != nil {
+	if _, err := mustDial(t, socket).Run(t.Context(), Request{TTY: true, Size: sandbox.TerminalSize{Columns: 1, Rows: 2}}, Streams{Out: &out, Err: io.Discard, Resizes: resizes}); err != nil {
 		t.Fatal(err)
 	}
 	if out.String() != "{1 2} {3 4}" {
@@ -338,15 +338,15 @@ func TestResizes(t *testing.T) {
 // TestHalfRequests checks that requests that are never completed use a limited amount of memory.
 func TestHalfRequests(t *testing.T) {
 	s := &Server{Handle: func(context.Context, Peer, Request, Streams) int { return 0 }}
-	socket := start(t, s)
+	socket := startServer(t, s)
 	part := make([]byte, mux.MaxData)
-	for range 2 * maxLongBytes / (3 << 20) {
+	for range 2 * maxLongRequestBytes / (3 << 20) {
 		c, err := net.Dial("unix", socket)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetReadDeadline(time.Now().Add(patience))
+		_ = c.SetReadDeadline(time.Now().Add(testTimeout))
 		r, w := mux.NewReader(c), mux.NewWriter(c)
 		_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version})
 		if _, err := r.Next(); err != nil {
@@ -359,18 +359,18 @@ func TestHalfRequests(t *testing.T) {
 			}
 		}
 		s.mu.Lock()
-		for _, kept := range s.longBytes {
-			if kept > maxLongBytes {
+		for _, kept := range s.longRequestBytes {
+			if kept > maxLongRequestBytes {
 				t.Errorf("it keeps %d bytes of them", kept)
 			}
 		}
 		s.mu.Unlock()
 	}
-	if !s.addCount(s.longBytes, 1, maxLongBytes, maxLongBytes) || s.addCount(s.longBytes, 1, 1, maxLongBytes) {
+	if !s.addCount(s.longRequestBytes, 1, maxLongRequestBytes, maxLongRequestBytes) || s.addCount(s.longRequestBytes, 1, 1, maxLongRequestBytes) {
 		t.Error("another user is not answered any more, or has no limit")
 	}
-	s.addCount(s.longBytes, 1, -maxLongBytes, 0)
-	if _, err := dial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil {
+	s.addCount(s.longRequestBytes, 1, -maxLongRequestBytes, 0)
+	if _, err := mustDial(t, socket).Run(t.Context(), Request{}, Streams{Out: io.Discard, Err: io.Discard}); err != nil {
 		t.Errorf("a short one is not answered any more: %v", err)
 	}
 }
@@ -413,10 +413,10 @@ func TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &counted{Listener: listener}
+	l := &countingListener{Listener: listener}
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	s := &Server{Allow: anybody, Handle: func(_ context.Context, _ Peer, _ Request, s Streams) int {
+	s := &Server{CheckPeer: allowAnybody, Handle: func(_ context.Context, _ Peer, _ Request, s Streams) int {
 		time.Sleep(10 * time.Millisecond) // The client sends Pings until a write blocks.
 		fmt.Fprintln(s.Err, "too many commands run already")
 		return 1
@@ -455,7 +455,7 @@ func TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService(t *testing.T) {
 		_ = c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
 		_, _ = c.Write(bytes.Repeat(ping, 1000))
 	}
-	for limit := time.Now().Add(5 * time.Second); l.open.Load() > maxCommands+maxWithoutRequest; time.Sleep(10 * time.Millisecond) {
+	for limit := time.Now().Add(5 * time.Second); l.open.Load() > maxCommands+maxWaitingConns; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(limit) {
 			t.Fatalf("the service holds %d connections of a user", l.open.Load())
 		}
@@ -469,13 +469,13 @@ func TestCallersThatReadNothingUsedUpTheDescriptorsOfTheService(t *testing.T) {
 	}
 }
 
-// counted is a listener that counts its open connections.
-type counted struct {
+// countingListener is a listener that counts its open connections.
+type countingListener struct {
 	net.Listener
 	open atomic.Int64
 }
 
-func (l *counted) Accept() (net.Conn, error) {
+func (l *countingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err != nil {
 		return nil, err

@@ -68,8 +68,8 @@ func ProcessName(pid int) (name string, parent int, err error) {
 	return fmt.Sprintf("%d.%d", pid, s.Start), s.Parent, nil
 }
 
-// IsAlive reports whether the process with a name from [ProcessName] is alive. A zombie is not.
-func IsAlive(name string) bool {
+// ProcessIsAlive reports whether the process with a name from [ProcessName] is alive. A zombie is not.
+func ProcessIsAlive(name string) bool {
 	var pid int
 	var start uint64
 	_, _ = fmt.Sscanf(name, "%d.%d", &pid, &start) // If the name is invalid, pid stays 0, which no process has.

@@ -35,12 +35,12 @@ func commands() []command {
 		{name: "image inspect", args: "IMAGE", minArgs: 1, flags: (*Call).format, completeCall: (*Call).imageInspect, handle: (*Emulator).imageInspect},
 		{name: "ps", flags: (*Call).psFlags, completeCall: (*Call).ps, handle: (*Emulator).ps},
 		{name: "run", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, completeCall: (*Call).run, handle: (*Emulator).run},
-		{name: "start", args: "CONTAINER...", minArgs: 1, handle: forEach((*Emulator).start)},
+		{name: "start", args: "CONTAINER...", minArgs: 1, handle: forEachContainer((*Emulator).start)},
 		{name: "exec", args: "CONTAINER COMMAND...", minArgs: 2, argEndsFlags: true, flags: (*Call).execFlags, handle: (*Emulator).exec},
-		{name: "inspect", args: "CONTAINER...", minArgs: 1, flags: (*Call).format, completeCall: requireFormat("{{.State.FinishedAt}}"), handle: forEach((*Emulator).inspect)},
+		{name: "inspect", args: "CONTAINER...", minArgs: 1, flags: (*Call).format, completeCall: requireFormat("{{.State.FinishedAt}}"), handle: forEachContainer((*Emulator).inspect)},
 		{name: "create", args: "IMAGE COMMAND...", minArgs: 1, argEndsFlags: true, flags: (*Call).runFlags, completeCall: (*Call).run, handle: (*Emulator).run},
-		{name: "stop", args: "CONTAINER...", minArgs: 1, flags: (*Call).stopFlags, handle: forEach((*Emulator).stop)},
-		{name: "rm", args: "CONTAINER...", minArgs: 1, flags: (*Call).removeFlags, handle: forEach((*Emulator).remove)},
+		{name: "stop", args: "CONTAINER...", minArgs: 1, flags: (*Call).stopFlags, handle: forEachContainer((*Emulator).stop)},
+		{name: "rm", args: "CONTAINER...", minArgs: 1, flags: (*Call).removeFlags, handle: forEachContainer((*Emulator).remove)},
 	}
 }
 
@@ -145,8 +145,8 @@ func Parse(args, allow []string) (*Call, error) {
 
 // Call is one parsed command line of docker. A field that the command doesn't use is zero.
 type Call struct {
-	command command
-	raw     rawFlags
+	command  command
+	rawFlags rawFlags
 
 	Words []string // names of containers, or an image and the command to run in the container
 	Env   []string // NAME=value, or only NAME for a value from the caller's environment
@@ -173,13 +173,13 @@ type rawFlags struct {
 	escapes map[string]string
 }
 
-func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.raw.format, "format", "f", "", "") }
+func (c *Call) format(f *pflag.FlagSet) { f.StringVarP(&c.rawFlags.format, "format", "f", "", "") }
 
 // requireFormat returns a check for [command] that accepts only the output format want, which the agent uses.
 func requireFormat(want string) func(*Call) error {
 	return func(c *Call) error {
-		if c.raw.format != want {
-			return &UnhandledError{Reason: "the format " + strconv.Quote(c.raw.format) + " of docker " + c.command.name}
+		if c.rawFlags.format != want {
+			return &UnhandledError{Reason: "the format " + strconv.Quote(c.rawFlags.format) + " of docker " + c.command.name}
 		}
 		return nil
 	}
@@ -194,22 +194,22 @@ func (c *Call) imageInspect() error {
 
 func (c *Call) psFlags(f *pflag.FlagSet) {
 	f.BoolVarP(&c.ShowAll, "all", "a", false, "")
-	f.BoolVarP(&c.raw.quiet, "quiet", "q", false, "")
+	f.BoolVarP(&c.rawFlags.quiet, "quiet", "q", false, "")
 	f.BoolVar(&c.ShowFullIDs, "no-trunc", false, "")
-	f.StringVar(&c.raw.format, "format", "", "")
-	f.StringArrayVarP(&c.raw.filters, "filter", "f", nil, "")
+	f.StringVar(&c.rawFlags.format, "format", "", "")
+	f.StringArrayVarP(&c.rawFlags.filters, "filter", "f", nil, "")
 }
 
 func (c *Call) ps() error {
 	c.Labels = map[string]string{}
-	switch format := strings.ReplaceAll(c.raw.format, `\t`, "\t"); {
+	switch format := strings.ReplaceAll(c.rawFlags.format, `\t`, "\t"); {
 	case format == "{{.ID}}\t{{.State}}":
 		c.ShowState = true
-	case format == "{{.ID}}", format == "" && c.raw.quiet:
+	case format == "{{.ID}}", format == "" && c.rawFlags.quiet:
 	default:
 		return &UnhandledError{Reason: "the format " + strconv.Quote(format) + " of docker ps"}
 	}
-	for _, filter := range c.raw.filters {
+	for _, filter := range c.rawFlags.filters {
 		key, value, _ := strings.Cut(filter, "=")
 		switch key {
 		case "label":
@@ -245,17 +245,17 @@ func (c *Call) removeFlags(f *pflag.FlagSet) {
 // runFlags defines the flags of docker run and docker create.
 func (c *Call) runFlags(f *pflag.FlagSet) {
 	if c.command.name == "run" {
-		f.BoolVarP(&c.raw.detach, "detach", "d", false, "")
+		f.BoolVarP(&c.rawFlags.detach, "detach", "d", false, "")
 	}
 	c.Spec.Flags(f, &c.Env)
 	addHiddenFlags(f, "disable-content-trust i/interactive no-healthcheck oom-kill-disable P/publish-all q/quiet rm sig-proxy t/tty", "a/attach c/cpu-shares")
-	c.raw.escapes = map[string]string{}
+	c.rawFlags.escapes = map[string]string{}
 	for name, word := range map[string]string{
 		"device-cgroup-rule": sandbox.AllowPrivileged, "gpus": sandbox.AllowPrivileged, "cgroup-parent": sandbox.AllowHost, "volumes-from": sandbox.AllowHost,
 		"oom-score-adj": sandbox.AllowHost, "use-api-socket": sandbox.AllowSocket,
 	} {
 		f.Func(name, "", func(value string) error {
-			c.raw.escapes["--"+name+"="+value] = word
+			c.rawFlags.escapes["--"+name+"="+value] = word
 			return nil
 		})
 		f.Lookup(name).Hidden = true
@@ -284,8 +284,8 @@ func addHiddenFlags(f *pflag.FlagSet, bools, values string) {
 // findEscape returns the part of a call that asks for more rights than a sandbox may have, or "". word is the word in
 // HINIT_SANDBOX_ALLOW that would permit it, or "" if none would. See [sandbox.Spec.FindEscape].
 func (c *Call) findEscape(allow []string) (what, word string) {
-	if what, has := lo.FindKeyBy(c.raw.escapes, func(_, word string) bool { return !slices.Contains(allow, word) }); has {
-		return what, c.raw.escapes[what]
+	if what, has := lo.FindKeyBy(c.rawFlags.escapes, func(_, word string) bool { return !slices.Contains(allow, word) }); has {
+		return what, c.rawFlags.escapes[what]
 	}
 	if name, has := lo.FindKeyBy(c.Spec.Labels, func(name, _ string) bool { return strings.HasPrefix(name, "hinit-") }); has {
 		return "the label " + name, ""
@@ -294,15 +294,15 @@ func (c *Call) findEscape(allow []string) (what, word string) {
 }
 
 func (c *Call) run() error {
-	if c.command.name == "run" && !c.raw.detach {
+	if c.command.name == "run" && !c.rawFlags.detach {
 		return &UnhandledError{Reason: "docker run without --detach"}
 	}
 	c.Spec.Image, c.Spec.Cmd = c.Words[0], c.Words[1:]
 	return nil
 }
 
-// forEach returns a handler that calls do for each container in the call. It continues after a failure.
-func forEach(do func(*Emulator, context.Context, *Call, string, Caller) int) handler {
+// forEachContainer returns a handler that calls do for each container in the call. It continues after a failure.
+func forEachContainer(do func(*Emulator, context.Context, *Call, string, Caller) int) handler {
 	return func(p *Emulator, ctx context.Context, c *Call, from Caller) (code int) {
 		for _, ref := range c.Words {
 			code = max(code, do(p, ctx, c, ref, from))

@@ -61,7 +61,7 @@ func TestParse(t *testing.T) {
 		if got.command.name != strings.TrimSpace(c.args[0]+map[string]string{"image": " inspect"}[c.args[0]]) {
 			t.Errorf("%q is docker %s", c.args, got.command.name)
 		}
-		got.command, got.raw = command{}, rawFlags{}
+		got.command, got.rawFlags = command{}, rawFlags{}
 		if !reflect.DeepEqual(*got, c.want) {
 			t.Errorf("%q:\n got %+v\nwant %+v", c.args, *got, c.want)
 		}

@@ -32,10 +32,10 @@ type Caller struct {
 
 // Exit codes of the docker command.
 const (
-	exitFailed = 1
-	exitDaemon = 125 // docker run failed or was refused
-	exitKilled = 137
-	exitCannot = 126 // the command could not be run
+	exitFailed        = 1
+	exitDaemon        = 125 // docker run failed or was refused
+	exitKilled        = 137
+	exitNotExecutable = 126 // the command could not be run
 )
 
 // Execute executes a call. It prints what the docker command would print, and returns its exit code.
@@ -79,17 +79,17 @@ func (p *Emulator) version(ctx context.Context, _ *Call, from Caller) int {
 
 func (p *Emulator) info(ctx context.Context, _ *Call, from Caller) int {
 	info, err := p.Engine().Info(ctx)
-	return from.printDone(info.Driver, err)
+	return from.printResult(info.Driver, err)
 }
 
 func (p *Emulator) imageInspect(ctx context.Context, c *Call, from Caller) int {
 	image, err := p.Engine().Image(ctx, c.Words[0])
 	if errors.Is(err, sandbox.ErrNoImage) {
 		fmt.Fprintln(from.Out)
-		fmt.Fprintf(from.Err, "%sNo such image: %s\n", daemonPrefix, withTag(c.Words[0]))
+		fmt.Fprintf(from.Err, "%sNo such image: %s\n", daemonPrefix, withDefaultTag(c.Words[0]))
 		return exitFailed
 	}
-	return from.printDone(toJSON(image.Entrypoint), err)
+	return from.printResult(toJSON(image.Entrypoint), err)
 }
 
 // ps executes docker ps. It remembers the result for a later docker run, see [Emulator.run].
@@ -120,13 +120,13 @@ func (p *Emulator) ps(ctx context.Context, c *Call, from Caller) int {
 		fmt.Fprintln(from.Out, id)
 	}
 	if len(c.Status) == 0 {
-		p.remember(from, "probe", toJSON(c.Labels), seen)
+		p.storeForCaller(from, "probe", toJSON(c.Labels), seen)
 	}
 	return 0
 }
 
-// printDone prints the result of a command, such as the name of the container, or the error. It returns the exit code.
-func (c Caller) printDone(result string, err error) int {
+// printResult prints the result of a command, such as the name of the container, or the error. It returns the exit code.
+func (c Caller) printResult(result string, err error) int {
 	if err != nil {
 		return c.printError(exitFailed, err, result)
 	}
@@ -149,7 +149,7 @@ func (p *Emulator) start(ctx context.Context, _ *Call, ref string, from Caller) 
 		// Unlike docker start, also unpause the container; otherwise the agent would create a second one.
 		err = p.WakeContainer(ctx, container)
 	}
-	code := from.printDone(ref, err)
+	code := from.printResult(ref, err)
 	if err != nil {
 		fmt.Fprintf(from.Err, "Error: failed to start containers: %s\n", ref)
 	}
@@ -176,7 +176,7 @@ func (p *Emulator) stop(ctx context.Context, c *Call, ref string, from Caller) i
 		p.ForgetAdopted(container.ID)
 		err = p.Engine().Stop(ctx, container.ID, time.Duration(c.Grace)*time.Second)
 	}
-	return from.printDone(ref, err)
+	return from.printResult(ref, err)
 }
 
 func (p *Emulator) remove(ctx context.Context, c *Call, ref string, from Caller) int {
@@ -191,11 +191,11 @@ func (p *Emulator) remove(ctx context.Context, c *Call, ref string, from Caller)
 		p.ForgetAdopted(container.ID)
 		err = p.Engine().Remove(ctx, container.ID)
 	}
-	return from.printDone(ref, err)
+	return from.printResult(ref, err)
 }
 
-// withTag returns an image reference with the tag "latest" if it has none, as docker does.
-func withTag(ref string) string {
+// withDefaultTag returns an image reference with the tag "latest" if it has none, as docker does.
+func withDefaultTag(ref string) string {
 	if name := ref[strings.LastIndexByte(ref, '/')+1:]; strings.ContainsAny(name, ":@") {
 		return ref
 	}
@@ -208,10 +208,10 @@ func withTag(ref string) string {
 // gets a new container.
 func (p *Emulator) run(ctx context.Context, c *Call, from Caller) int {
 	spec, start := c.Spec, c.command.name == "run"
-	spec.Env = append(spec.Env, sandbox.Assignments(sandbox.Environment(c.Env, from.Env))...)
+	spec.Env = append(spec.Env, sandbox.SortedAssignments(sandbox.FlagVariables(c.Env, from.Env))...)
 	var seen psListing
 	key := agentLabels(spec.Labels)
-	looked := start && key != nil && p.recall(from, "probe", toJSON(key), &seen)
+	looked := start && key != nil && p.loadForCaller(from, "probe", toJSON(key), &seen)
 	if start && key != nil && !looked && from.Process != "" {
 		spec.Labels = maps.Clone(spec.Labels)
 		spec.Labels[sandbox.LabelClient] = from.Process
@@ -262,7 +262,7 @@ func (p *Emulator) pullIfMissing(ctx context.Context, ref string, from Caller) e
 	if !errors.Is(err, sandbox.ErrNoImage) {
 		return err
 	}
-	fmt.Fprintf(from.Err, "Unable to find image '%s' locally\n", withTag(ref))
+	fmt.Fprintf(from.Err, "Unable to find image '%s' locally\n", withDefaultTag(ref))
 	return p.Engine().Pull(ctx, ref)
 }
 
@@ -283,26 +283,26 @@ type psListing struct {
 	Running []string // IDs of the running containers.
 }
 
-// commandEnd records the end of a failed command whose output may make the agent run it again, see [Emulator.exec].
-type commandEnd struct {
+// failedCommand records the end of a failed command whose output may make the agent run it again, see [Emulator.exec].
+type failedCommand struct {
 	At     time.Time
 	Code   int
 	Output []byte
 }
 
-// remember stores a value for a few minutes. Only commands of the same caller process can recall it.
-func (p *Emulator) remember(from Caller, kind, key string, value any) {
+// storeForCaller stores a value for a few minutes. Only commands of the same caller process can recall it.
+func (p *Emulator) storeForCaller(from Caller, kind, key string, value any) {
 	if from.Process != "" {
-		p.Remember(kind+" "+from.Process+" "+key, []byte(toJSON(value)))
+		p.StoreCached(kind+" "+from.Process+" "+key, []byte(toJSON(value)))
 	}
 }
 
-// recall reads a value that remember has stored for the caller's process. It returns false if none is stored.
-func (p *Emulator) recall(from Caller, kind, key string, value any) bool {
+// loadForCaller reads a value that remember has stored for the caller's process. It returns false if none is stored.
+func (p *Emulator) loadForCaller(from Caller, kind, key string, value any) bool {
 	if from.Process == "" {
 		return false
 	}
-	text, ok := p.Recall(kind + " " + from.Process + " " + key)
+	text, ok := p.LoadCached(kind + " " + from.Process + " " + key)
 	return ok && json.Unmarshal(text, value) == nil
 }
 

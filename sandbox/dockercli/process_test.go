@@ -40,7 +40,7 @@ func TestRecorder(t *testing.T) {
 	if kept, gone := w.output(); !gone || len(kept) > 2*maxRecorded+100 {
 		t.Errorf("after much output: %v, %d bytes kept", gone, len(kept))
 	}
-	if got := withoutGoneTexts("No such container: x is not running"); slices.ContainsFunc(goneTexts, func(t []byte) bool { return strings.Contains(got, string(t)) }) {
+	if got := withoutGoneTexts("No such container: x is not running"); slices.ContainsFunc(containerGoneTexts, func(t []byte) bool { return strings.Contains(got, string(t)) }) {
 		t.Error(got)
 	}
 }
@@ -53,14 +53,14 @@ func TestLives(t *testing.T) {
 		t.Fatal(err)
 	}
 	name, _, err := ProcessName(cmd.Process.Pid)
-	if err != nil || !IsAlive(name) {
+	if err != nil || !ProcessIsAlive(name) {
 		t.Fatal("it lives", err)
 	}
 	_ = cmd.Process.Kill()
-	testkit.Until(t, "it has ended", func() bool { return !IsAlive(name) })
+	testkit.Until(t, "it has ended", func() bool { return !ProcessIsAlive(name) })
 	_ = cmd.Wait()
 	for _, name := range []string{name, "", "x", "-1.5", "1073741824.1"} {
-		if IsAlive(name) {
+		if ProcessIsAlive(name) {
 			t.Errorf("%q lives", name)
 		}
 	}

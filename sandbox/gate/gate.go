@@ -1,10 +1,10 @@
 // Package gate keeps a container from running anything until the service outside has checked the container's mounts.
 //
-// An engine follows the path of a mount by name at every start. If a user renames a directory on that path between a check
-// and the start, the mount shows another directory. So the mounts are checked from inside. The container's first process is
-// [Wait], in a static program on a volume to which no process inside can write. [Check] runs in the same container. It prints
-// the device and inode of each mount, and reads the decision of the service, the verdict. After the verdict "go", the first
-// process becomes the command for which the container was started. Before that, no program of the image or of a mount runs,
+// An engine follows the path of a mount by name at every start. If a user renames a directory on that path between a check and
+// the start, the mount shows another directory. So the mounts are checked from inside. The container's first process is
+// [WaitAndExec], in a static program on a volume to which no process inside can write. [ServeCheck] runs in the same container.
+// It prints the device and inode of each mount, and reads the decision of the service, the verdict. After the verdict "go", the
+// first process becomes the command for which the container was started. Before that, no program of the image or of a mount runs,
 // and no environment variable has an effect.
 //
 // As an init, the package owns one goroutine, which passes on signals.
@@ -28,33 +28,35 @@ import (
 	"hinit/sandbox/archive"
 )
 
-// Dir is the prefix of the program's directory inside a container, and Name the program's name in it. A random suffix follows
-// the prefix. If the directory's name was known, a link in one mount could redirect another mount to it.
+// DirPrefix is the prefix of the program's directory inside a container, and ProgramName the program's name in it. A random
+// suffix follows the prefix. If the directory's name was known, a link in one mount could redirect another mount to it.
 const (
-	Dir  = "/.hinit-"
-	Name = "gate"
+	DirPrefix   = "/.hinit-"
+	ProgramName = "gate"
 )
 
-// address is the socket on which [Wait] listens, in the abstract namespace of the container. Only processes inside can connect to
-// it.
-const address = "@hinit-gate"
+// verdictSocket is the socket on which [WaitAndExec] listens, in the abstract namespace of the container. Only processes inside
+// can connect to it.
+const verdictSocket = "@hinit-gate"
 
-// initName is the process name that [Init] takes after the verdict. [State] recognises the process by this name.
-const initName = "hinit-init"
+// initProcessName is the process name that [WaitAndRunInit] takes after the verdict. [State] recognises the process by this
+// name.
+const initProcessName = "hinit-init"
 
-// The words of the protocol between [Check] and the service. Go is the verdict that lets the command run, Unpack announces an
-// archive, and AccessTimes asks for access times. Check answers with the state of the gate: Opened or Waiting.
+// The words of the protocol between [ServeCheck] and the service. VerdictGo is the verdict that lets the command run,
+// CommandUnpack announces an archive, and CommandAccessTimes asks for access times. ServeCheck answers with the state of the
+// gate: StateOpened or StateWaiting.
 const (
-	Go          = "go\n"
-	Unpack      = "unpack\n"
-	AccessTimes = "times\n"
-	Opened      = "open\n"
-	Waiting     = "waits\n"
+	VerdictGo          = "go\n"
+	CommandUnpack      = "unpack\n"
+	CommandAccessTimes = "times\n"
+	StateOpened        = "open\n"
+	StateWaiting       = "waits\n"
 )
 
-// Wait blocks until the sandbox service has sent the verdict [Go]. Then it executes the command argv in the directory dir in place
-// of this process. It returns only on failure.
-func Wait(dir string, argv []string) error {
+// WaitAndExec blocks until the sandbox service has sent the verdict [VerdictGo]. Then it executes the command argv in the
+// directory dir in place of this process. It returns only on failure.
+func WaitAndExec(dir string, argv []string) error {
 	path, err := awaitCommand(dir, argv)
 	if err != nil {
 		return err
@@ -62,14 +64,14 @@ func Wait(dir string, argv []string) error {
 	return fmt.Errorf("cannot run %s: %w", path, syscall.Exec(path, argv, os.Environ()))
 }
 
-// Init waits for the verdict like [Wait], but then starts the command as a child and is its init. It passes signals on, reaps
-// orphans, and returns the command's exit code.
-func Init(dir string, argv []string) (code int, err error) {
+// WaitAndRunInit waits for the verdict like [WaitAndExec], but then starts the command as a child and is its init. It passes
+// signals on, reaps orphans, and returns the command's exit code.
+func WaitAndRunInit(dir string, argv []string) (code int, err error) {
 	path, err := awaitCommand(dir, argv)
 	if err != nil {
 		return 126, err
 	}
-	if err := os.WriteFile("/proc/self/comm", []byte(initName), 0); err != nil {
+	if err := os.WriteFile("/proc/self/comm", []byte(initProcessName), 0); err != nil {
 		return 126, err
 	}
 	signals := make(chan os.Signal, 16)
@@ -115,10 +117,10 @@ func awaitCommand(dir string, argv []string) (path string, err error) {
 	return path, nil
 }
 
-// awaitGo accepts connections until a client has sent the verdict [Go] and this process has entered the directory dir. It answers
-// with the same line, or with the error of the directory.
+// awaitGo accepts connections until a client has sent the verdict [VerdictGo] and this process has entered the directory dir. It
+// answers with the same line, or with the error of the directory.
 func awaitGo(dir string) error {
-	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: address, Net: "unix"})
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: verdictSocket, Net: "unix"})
 	if err != nil {
 		return err
 	}
@@ -128,11 +130,11 @@ func awaitGo(dir string) error {
 		if err != nil {
 			return err
 		}
-		if line, _ := bufio.NewReader(c).ReadString('\n'); line == Go { // Ignore the error: an incomplete line is no verdict.
+		if line, _ := bufio.NewReader(c).ReadString('\n'); line == VerdictGo { // Ignore the error: an incomplete line is no verdict.
 			if err := EnterDir(dir, 0); err != nil {
 				line = strings.ReplaceAll(err.Error(), "\n", " ") + "\n"
 			}
-			if _, err = io.WriteString(c, line); line == Go {
+			if _, err = io.WriteString(c, line); line == VerdictGo {
 				return errors.Join(err, c.Close())
 			}
 		}
@@ -140,9 +142,9 @@ func awaitGo(dir string) error {
 	}
 }
 
-// State reports whether the first process still waits for the verdict ([Waiting]) or has passed the gate ([Opened]). It
-// returns "" while the engine has not started the first process. State looks at the command line and the name of the process,
-// which change after the verdict. Only a process inside could forge them, and none runs before the verdict.
+// State reports whether the first process still waits for the verdict ([StateWaiting]) or has passed the gate
+// ([StateOpened]). It returns "" while the engine has not started the first process. State looks at the command line and the
+// name of the process, which change after the verdict. Only a process inside could forge them, and none runs before the verdict.
 func State() string {
 	line, err := os.ReadFile("/proc/1/cmdline")
 	comm, commErr := os.ReadFile("/proc/1/comm")
@@ -154,23 +156,23 @@ func stateOf(words []string, name string, err error) string {
 	// The process is still the engine's runtime, which has not executed our program yet.
 	case err != nil, words[0] == "", strings.HasPrefix(name, "runc"), strings.HasPrefix(name, "crun"):
 		return ""
-	case name == initName, len(words) < 2, !strings.HasSuffix(words[0], "/"+Name), words[1] != "gate" && words[1] != "gate-init":
-		return Opened
+	case name == initProcessName, len(words) < 2, !strings.HasSuffix(words[0], "/"+ProgramName), words[1] != "gate" && words[1] != "gate-init":
+		return StateOpened
 	}
-	return Waiting
+	return StateWaiting
 }
 
-// stateTime limits how long Check waits for the first process.
-const stateTime = 5 * time.Second
+// stateTimeout limits how long ServeCheck waits for the first process.
+const stateTimeout = 5 * time.Second
 
-// Check runs in the container and talks to the service through in and out. It prints the state of the gate. While the first
+// ServeCheck runs in the container and talks to the service through in and out. It prints the state of the gate. While the first
 // process waits, it also prints "DEVICE INODE" for each path, or "- -" if the path is missing, and then an empty line.
 //
-// Then Check reads commands, one a line, and answers each by printing the same line. After [Unpack] an archive follows, which
-// Check unpacks below the root directory. At [AccessTimes] it prints the access time of each path, in nanoseconds since 1970. At
-// [Go] it passes the verdict on and prints the answer of the first process: the same line, or why it can't enter its working
-// directory.
-func Check(paths []string, in io.Reader, out io.Writer) (err error) {
+// Then ServeCheck reads commands, one a line, and answers each by printing the same line. After [CommandUnpack] an archive
+// follows, which ServeCheck unpacks below the root directory. At [CommandAccessTimes] it prints the access time of each path, in
+// nanoseconds since 1970. At [VerdictGo] it passes the verdict on and prints the answer of the first process: the same line, or
+// why it can't enter its working directory.
+func ServeCheck(paths []string, in io.Reader, out io.Writer) (err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("cannot open the gate: %w", err)
@@ -178,12 +180,12 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	}()
 	state := State()
 	for start := time.Now(); state == ""; state = State() {
-		if time.Since(start) > stateTime {
+		if time.Since(start) > stateTimeout {
 			return errors.New("the engine has not started the first process")
 		}
 		<-time.After(time.Millisecond)
 	}
-	if _, err := io.WriteString(out, state); err != nil || state == Opened {
+	if _, err := io.WriteString(out, state); err != nil || state == StateOpened {
 		return err
 	}
 	for _, path := range paths {
@@ -196,18 +198,18 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 	}
 	fmt.Fprintln(out)
 	line, lines := "", bufio.NewReader(in)
-	for err == nil && line != Go {
+	for err == nil && line != VerdictGo {
 		switch line, err = lines.ReadString('\n'); line {
-		case Unpack:
+		case CommandUnpack:
 			// Replace files that stand in the way, which commands of the last run may have made.
 			err = archive.Unpack(lines, "/", true)
-		case AccessTimes:
+		case CommandAccessTimes:
 			for _, path := range paths {
 				var st unix.Stat_t
 				_ = unix.Stat(path, &st) // For a missing path, this prints 0, which the service does not accept.
 				fmt.Fprintln(out, st.Atim.Nano())
 			}
-		case Go:
+		case VerdictGo:
 			line, err = sendGo()
 		default:
 			err = errors.New("it was not allowed")
@@ -221,12 +223,12 @@ func Check(paths []string, in io.Reader, out io.Writer) (err error) {
 
 // sendGo sends the verdict to the first process, and returns its answer.
 func sendGo() (answer string, err error) {
-	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: address, Net: "unix"})
+	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: verdictSocket, Net: "unix"})
 	if err != nil {
 		return "", err
 	}
 	defer c.Close()
-	if _, err = io.WriteString(c, Go); err == nil {
+	if _, err = io.WriteString(c, VerdictGo); err == nil {
 		answer, err = bufio.NewReader(c).ReadString('\n')
 	}
 	return answer, err

@@ -17,11 +17,11 @@ func TestTheEnginesOwnProgramIsNoCommand(t *testing.T) {
 		{[]string{"runc", "init", ""}, "runc:[2:INIT]", nil, ""},
 		{[]string{""}, "gate", nil, ""},
 		{[]string{""}, "", errors.New("no such process"), ""},
-		{[]string{Dir + "x/gate", "gate", "sleep", ""}, Name, nil, Waiting},
-		{[]string{Dir + "x/gate", "gate-init", "sleep", ""}, Name, nil, Waiting},
-		{[]string{Dir + "x/gate", "gate-init", "sleep", ""}, initName, nil, Opened},
-		{[]string{"sleep", "infinity", ""}, "sleep", nil, Opened},
-		{[]string{"/bin/sh", ""}, "sh", nil, Opened},
+		{[]string{DirPrefix + "x/gate", "gate", "sleep", ""}, ProgramName, nil, StateWaiting},
+		{[]string{DirPrefix + "x/gate", "gate-init", "sleep", ""}, ProgramName, nil, StateWaiting},
+		{[]string{DirPrefix + "x/gate", "gate-init", "sleep", ""}, initProcessName, nil, StateOpened},
+		{[]string{"sleep", "infinity", ""}, "sleep", nil, StateOpened},
+		{[]string{"/bin/sh", ""}, "sh", nil, StateOpened},
 	} {
 		if got := stateOf(one.words, one.name, one.err); got != one.want {
 			t.Errorf("%q %q: %q, want %q", one.words, one.name, got, one.want)

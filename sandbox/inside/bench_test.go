@@ -25,8 +25,8 @@ func BenchmarkOutput(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		var got counter
-		if _ = st.Output.Deliver(&got, nil); got != size {
+		var got countingWriter
+		if _ = st.Output.CopyTo(&got, nil); got != size {
 			b.Fatal(got)
 		}
 		<-st.Done()
@@ -36,9 +36,9 @@ func BenchmarkOutput(b *testing.B) {
 	b.ReportMetric(float64(spent)/float64(b.N)/1e6, "cpu-ms/op")
 }
 
-type counter int
+type countingWriter int
 
-func (c *counter) Write(p []byte) (int, error) {
-	*c += counter(len(p))
+func (c *countingWriter) Write(p []byte) (int, error) {
+	*c += countingWriter(len(p))
 	return len(p), nil
 }

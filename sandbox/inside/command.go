@@ -16,11 +16,11 @@ import (
 )
 
 // A process that a command left behind may hold the command's output open. The helper then keeps reading until no data has come
-// for lingerTime, and at most for maxLingerTime. After that it drops the output, so that the process gets no error when it
-// writes.
+// for leftoverOutputTime, and at most for maxLeftoverOutputTime. After that it drops the output, so that the process gets no
+// error when it writes.
 const (
-	lingerTime    = 100 * time.Millisecond
-	maxLingerTime = 2 * time.Second
+	leftoverOutputTime    = 100 * time.Millisecond
+	maxLeftoverOutputTime = 2 * time.Second
 )
 
 // runForeground runs a command whose streams are connected to the client, and returns how it ended.
@@ -44,7 +44,7 @@ func (ch *channel) runForeground() mux.End {
 	_ = ch.Send(mux.KindBegun, mux.EncodeNumber(uint32(pid))) // Ignore the error: the send fails only if the client is gone.
 	s.startCopying(ch)
 	<-ended
-	s.drain()
+	s.awaitOutputSent()
 	finish(&r.end)
 	return r.end
 }
@@ -59,16 +59,16 @@ func notBegunEnd(err error) mux.End {
 
 // streams are the helper's ends of a command's standard streams: pipes, or a terminal.
 type streams struct {
-	stdin      *os.File // Standard input of the command; nil: no input.
-	outputs    []output
-	tty        *os.File       // Terminal, which is also stdin and the only output; nil: none.
-	unfinished sync.WaitGroup // Counts the outputs that are still open.
-	ended      chan struct{}  // Closed when the command has ended.
+	stdin       *os.File // Standard input of the command; nil: no input.
+	outputs     []output
+	tty         *os.File       // Terminal, which is also stdin and the only output; nil: none.
+	openOutputs sync.WaitGroup // Counts the outputs that are still open.
+	ended       chan struct{}  // Closed when the command has ended.
 }
 
 type output struct {
-	file *os.File
-	to   *mux.Stream
+	file   *os.File
+	stream *mux.Stream
 }
 
 // close closes all streams. Call it if the command was not started.
@@ -150,7 +150,7 @@ func closeAll(files []*os.File) {
 func (s *streams) startCopying(ch *channel) {
 	if s.stdin != nil {
 		guard.Go("feeding a command", func() {
-			_ = ch.Input.Deliver(s.stdin, func(error) {})
+			_ = ch.Input.CopyTo(s.stdin, func(error) {})
 			if s.tty == nil {
 				_ = s.stdin.Close()
 				return
@@ -163,25 +163,25 @@ func (s *streams) startCopying(ch *channel) {
 		})
 	}
 	for _, o := range s.outputs {
-		s.unfinished.Add(1)
+		s.openOutputs.Add(1)
 		guard.Go("reading from a command", func() {
 			o.forward(s.ended)
-			s.unfinished.Done()
+			s.openOutputs.Done()
 			o.discard()
 		})
 	}
 }
 
 // forward sends the command's output to the client until all writers have closed it. over is closed when the command has
-// ended. If a process outlives the command and keeps the output open, forward returns when no output has come for lingerTime, or
-// after maxLingerTime. It always sends all data that was in the pipe when the command ended.
+// ended. If a process outlives the command and keeps the output open, forward returns when no output has come for
+// leftoverOutputTime, or after maxLeftoverOutputTime. It always sends all data that was in the pipe when the command ended.
 func (o output) forward(over <-chan struct{}) {
 	buf := make([]byte, mux.MaxData)
 	var until time.Time // End of the wait for leftover processes; zero while the command runs.
 	owed := 0
 	for {
 		n, err := o.file.Read(buf)
-		if _, err := o.to.Write(buf[:n]); err != nil {
+		if _, err := o.stream.Write(buf[:n]); err != nil {
 			return
 		}
 		owed -= n
@@ -189,12 +189,12 @@ func (o output) forward(over <-chan struct{}) {
 		case <-over:
 			now := time.Now()
 			if until.IsZero() {
-				until, owed = now.Add(maxLingerTime), bufferedBytes(o.file)
+				until, owed = now.Add(maxLeftoverOutputTime), bufferedBytes(o.file)
 			}
 			if owed <= 0 && now.After(until) {
 				return
 			}
-			_ = o.file.SetReadDeadline(now.Add(lingerTime))
+			_ = o.file.SetReadDeadline(now.Add(leftoverOutputTime))
 		default:
 		}
 		if err != nil {
@@ -223,14 +223,14 @@ func (o output) discard() {
 	_ = o.file.Close()
 }
 
-// drain waits until the command's output was sent. Call it when the command has ended.
-func (s *streams) drain() {
+// awaitOutputSent waits until the command's output was sent. Call it when the command has ended.
+func (s *streams) awaitOutputSent() {
 	close(s.ended)
 	for _, o := range s.outputs {
-		_ = o.file.SetReadDeadline(time.Now().Add(lingerTime))
+		_ = o.file.SetReadDeadline(time.Now().Add(leftoverOutputTime))
 	}
 	if s.stdin != nil && s.tty == nil {
 		_ = s.stdin.Close()
 	}
-	s.unfinished.Wait()
+	s.openOutputs.Wait()
 }

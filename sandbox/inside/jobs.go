@@ -36,9 +36,9 @@ type job struct {
 	done chan struct{} // Closed when the command has ended.
 }
 
-// sweep drops commands that ended more than jobKeepTime ago. If too many commands remain, it also drops younger ended
+// dropOld drops commands that ended more than jobKeepTime ago. If too many commands remain, it also drops younger ended
 // commands, the oldest first. The caller holds the lock.
-func (j *jobs) sweep() {
+func (j *jobs) dropOld() {
 	drop := func(at int) {
 		j.server.loop.forget(j.jobs[at].run)
 		j.jobs = slices.Delete(j.jobs, at, at+1)
@@ -64,7 +64,7 @@ func (j *jobs) start(ch *channel) mux.End {
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.sweep()
+	j.dropOld()
 	if len(j.jobs) >= mux.MaxJobs {
 		return mux.End{Fault: mux.NotBegun, Code: 126, Text: fmt.Sprintf("%d background commands run already", mux.MaxJobs)}
 	}
@@ -72,10 +72,10 @@ func (j *jobs) start(ch *channel) mux.End {
 	if err != nil {
 		return notBegunEnd(err)
 	}
-	b := &job{out: &outputRing{grown: make(chan struct{})}, done: make(chan struct{})}
+	b := &job{out: &outputRing{written: make(chan struct{})}, done: make(chan struct{})}
 	spec.Files = append(spec.Files, nil, child, child)
 	r, pid, err := j.server.loop.spawn(spec, milliseconds(ch.request.Timeout), milliseconds(ch.request.Grace), true, func(r *run) {
-		guard.Go("noting the end of a background command", func() { j.ended(b, r) })
+		guard.Go("noting the end of a background command", func() { j.recordEnd(b, r) })
 	})
 	child.Close()
 	if err != nil {
@@ -99,9 +99,9 @@ func commandText(open mux.Open) string {
 	return text[:min(len(text), 1000)]
 }
 
-func (j *jobs) ended(b *job, r *run) {
+func (j *jobs) recordEnd(b *job, r *run) {
 	// Give leftover processes time to write their last output.
-	time.AfterFunc(lingerTime, guard.Func("ending the output of a background command", b.out.close))
+	time.AfterFunc(leftoverOutputTime, guard.WrapFunc("ending the output of a background command", b.out.close))
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	b.Running, b.Ended, b.TimedOut = false, time.Now(), r.end.TimedOut
@@ -138,7 +138,7 @@ func (b *job) snapshot() mux.Job {
 func (j *jobs) list() []mux.Job {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.sweep()
+	j.dropOld()
 	var all []mux.Job
 	for _, b := range j.jobs {
 		all = append(all, b.snapshot())
@@ -153,12 +153,12 @@ func (ch *channel) sendOutput(b *job) (survivors int) {
 		data, next, grown := b.out.read(at)
 		at = next
 		_, err := ch.Output.Write(data)
-		if err != nil || len(data) == 0 && (grown == nil || !ch.request.Follow || !ch.await(grown)) {
+		if err != nil || len(data) == 0 && (grown == nil || !ch.request.Follow || !ch.awaitOrCancel(grown)) {
 			break
 		}
 	}
 	if ch.request.Follow { // Wait even if the output is closed, because the command may continue without output.
-		ch.await(b.done)
+		ch.awaitOrCancel(b.done)
 	}
 	return 0
 }
@@ -169,19 +169,19 @@ func (ch *channel) kill(b *job) (survivors int) {
 	gone := make(chan int, 1)
 	ch.server.loop.endTree(b.run, milliseconds(ch.request.Grace), func(r *run) { gone <- r.end.Survivors })
 	survivors = <-gone
-	ch.await(b.done) // The loop closes b.done after it has recorded the end.
+	ch.awaitOrCancel(b.done) // The loop closes b.done after it has recorded the end.
 	return survivors
 }
 
-// await waits until event is closed. It returns false if the client has canceled the request.
-func (ch *channel) await(event <-chan struct{}) bool { return pause.Until(ch.ctx, event) }
+// awaitOrCancel waits until event is closed. It returns false if the client has canceled the request.
+func (ch *channel) awaitOrCancel(event <-chan struct{}) bool { return pause.Until(ch.ctx, event) }
 
 // outputRing keeps the newest maxJobOutput bytes that were written to it.
 type outputRing struct {
-	mu    sync.Mutex
-	data  []byte
-	start int64         // Offset of data in the whole output.
-	grown chan struct{} // Closed and replaced at the next write; nil when the output is complete.
+	mu      sync.Mutex
+	data    []byte
+	start   int64         // Offset of data in the whole output.
+	written chan struct{} // Closed and replaced at the next write; nil when the output is complete.
 }
 
 // Write appends p and drops the oldest bytes. It never fails.
@@ -193,9 +193,9 @@ func (r *outputRing) Write(p []byte) (int, error) {
 		r.data = append(r.data[:0], r.data[over:]...)
 		r.start += int64(over)
 	}
-	if r.grown != nil {
-		close(r.grown)
-		r.grown = make(chan struct{})
+	if r.written != nil {
+		close(r.written)
+		r.written = make(chan struct{})
 	}
 	return len(p), nil
 }
@@ -203,9 +203,9 @@ func (r *outputRing) Write(p []byte) (int, error) {
 func (r *outputRing) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.grown != nil {
-		close(r.grown)
-		r.grown = nil
+	if r.written != nil {
+		close(r.written)
+		r.written = nil
 	}
 }
 
@@ -222,5 +222,5 @@ func (r *outputRing) read(at int64) (data []byte, next int64, grown <-chan struc
 	defer r.mu.Unlock()
 	from := min(max(at-r.start, 0), int64(len(r.data)))
 	data = slices.Clone(r.data[from:min(from+mux.MaxData, int64(len(r.data)))])
-	return data, max(at, r.start) + int64(len(data)), r.grown
+	return data, max(at, r.start) + int64(len(data)), r.written
 }

@@ -18,10 +18,10 @@ import (
 // processLoop is the goroutine that starts, signals and reaps processes. Only it accesses the process table and the runs, so they need
 // no mutex.
 type processLoop struct {
-	table *proc.Table
-	calls chan func() // Functions that other goroutines want the loop to call.
-	runs  map[uint64]*run
-	next  uint64 // ID of the next run.
+	table     *proc.Table
+	calls     chan func() // Functions that other goroutines want the loop to call.
+	runs      map[uint64]*run
+	nextRunID uint64 // ID of the next run.
 	// Function that returns how many processes of this container the kernel has killed for lack of memory; 0 if unknown.
 	oomKills func() uint64
 }
@@ -43,14 +43,14 @@ type run struct {
 }
 
 const (
-	// survivorTime is how long to wait for processes that survive SIGKILL. They hang in the kernel or belong to another user.
-	survivorTime = 3 * time.Second
+	// survivorTimeout is how long to wait for processes that survive SIGKILL. They hang in the kernel or belong to another user.
+	survivorTimeout = 3 * time.Second
 	// treeCheckInterval is how often the loop looks for remaining processes of a tree that it ends. The loop also looks after
 	// the end of each process.
 	treeCheckInterval = 10 * time.Millisecond
-	// oomBias is added to the oom_score_adj of commands. When memory runs out, the kernel then kills a command and not the
-	// helper.
-	oomBias = 200
+	// oomScoreIncrease is added to the oom_score_adj of commands. When memory runs out, the kernel then kills a command and not
+	// the helper.
+	oomScoreIncrease = 200
 )
 
 func newProcessLoop() (*processLoop, error) {
@@ -73,7 +73,7 @@ func (l *processLoop) serve() {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	for {
-		due := time.After(l.tick(time.Now()))
+		due := time.After(l.handleDeadlines(time.Now()))
 		select {
 		case <-children:
 			l.reap()
@@ -87,10 +87,10 @@ func (l *processLoop) serve() {
 // spawn starts a process. The loop calls done once: when the main process has ended or, if the tree is being ended, when the
 // whole tree has ended. done must not block. If keep is true, the run stays until forget is called.
 func (l *processLoop) spawn(spec proc.Spec, timeout, grace time.Duration, keep bool, done func(*run)) (r *run, pid int, err error) {
-	l.call(func() {
-		l.next++
-		spec.ID, spec.OOMIncrease, spec.DiesWithStarter = l.next, oomBias, !keep
-		r = &run{id: l.next, mainAlive: true, grace: grace, keepAfterEnd: keep, onDone: done, oomKillsAtStart: l.oomKills()}
+	l.runInLoop(func() {
+		l.nextRunID++
+		spec.ID, spec.OOMIncrease, spec.DiesWithStarter = l.nextRunID, oomScoreIncrease, !keep
+		r = &run{id: l.nextRunID, mainAlive: true, grace: grace, keepAfterEnd: keep, onDone: done, oomKillsAtStart: l.oomKills()}
 		if pid, err = l.table.Spawn(spec); err != nil {
 			return
 		}
@@ -102,8 +102,8 @@ func (l *processLoop) spawn(spec proc.Spec, timeout, grace time.Duration, keep b
 	return r, pid, err
 }
 
-// call runs f in the loop's goroutine, and returns when f has returned.
-func (l *processLoop) call(f func()) {
+// runInLoop runs f in the loop's goroutine, and returns when f has returned.
+func (l *processLoop) runInLoop(f func()) {
 	done := make(chan struct{})
 	l.calls <- func() { f(); close(done) }
 	<-done
@@ -153,14 +153,14 @@ func (l *processLoop) reap() {
 		r.mainAlive, r.end.Code, r.end.Signal = false, x.Code, x.Signal
 		r.end.OOM = l.oomKills() > r.oomKillsAtStart
 		if r.killAt.IsZero() {
-			l.finish(r)
+			l.callOnDone(r)
 		}
 	})
 }
 
-// tick handles deadlines that have passed at the time now, for instance by sending SIGKILL. It returns the time until the
-// next deadline.
-func (l *processLoop) tick(now time.Time) time.Duration {
+// handleDeadlines handles deadlines that have passed at the time now, for instance by sending SIGKILL. It returns the time until
+// the next deadline.
+func (l *processLoop) handleDeadlines(now time.Time) time.Duration {
 	next := time.Hour
 	gone := sync.OnceValue(l.emptyRuns)
 	for _, r := range l.runs {
@@ -176,17 +176,17 @@ func (l *processLoop) tick(now time.Time) time.Duration {
 		}
 		switch {
 		case slices.Contains(gone(), r.id):
-			l.finish(r)
+			l.callOnDone(r)
 			continue
 		case now.Before(r.killAt):
 		case l.table.SignalTree(r.id, int(unix.SIGKILL)) == 0 && !r.mainAlive:
-			l.finish(r)
+			l.callOnDone(r)
 			continue
 		case r.giveUpAt.IsZero():
-			r.giveUpAt = now.Add(survivorTime)
+			r.giveUpAt = now.Add(survivorTimeout)
 		case now.After(r.giveUpAt):
 			r.end.Survivors = l.table.SignalTree(r.id, 0)
-			l.finish(r)
+			l.callOnDone(r)
 			continue
 		}
 		next = min(next, treeCheckInterval)
@@ -207,7 +207,7 @@ func (l *processLoop) emptyRuns() (ids []uint64) {
 	return ids
 }
 
-func (l *processLoop) finish(r *run) {
+func (l *processLoop) callOnDone(r *run) {
 	if done := r.onDone; done != nil {
 		r.onDone = nil
 		done(r)
@@ -227,7 +227,7 @@ func (l *processLoop) forget(r *run) {
 	l.calls <- func() {
 		r.keepAfterEnd = false
 		if !r.mainAlive {
-			l.finish(r)
+			l.callOnDone(r)
 		}
 	}
 }

@@ -25,8 +25,8 @@ import (
 // it. The helper uses the first directory that is writable.
 var scratchDirs = []string{"/tmp", "/dev/shm", "/var/tmp", "/run", "/"}
 
-// ErrServed means that another helper already serves in this container. [Serve] returns it.
-var ErrServed = errors.New("the container has this program already")
+// ErrAlreadyServed means that another helper already serves in this container. [Serve] returns it.
+var ErrAlreadyServed = errors.New("the container has this program already")
 
 // server is the helper while it serves clients.
 type server struct {
@@ -89,7 +89,7 @@ func firstUsableDir(dirs []string, do func(dir string) error) (string, error) {
 		if err == nil {
 			err = do(dir)
 		}
-		if err == nil || errors.Is(err, ErrServed) {
+		if err == nil || errors.Is(err, ErrAlreadyServed) {
 			return dir, err
 		}
 		reasons = append(reasons, err)
@@ -125,7 +125,7 @@ func listenIn(dir string) (l *net.UnixListener, err error) {
 	}()
 	err = unix.Flock(lock, unix.LOCK_EX|unix.LOCK_NB)
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		return nil, ErrServed
+		return nil, ErrAlreadyServed
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot lock %s: %w", dir, err)
@@ -165,8 +165,8 @@ func (s *server) serve(nc net.Conn) {
 	mux.Serve(c, nil, s.acceptRequest)
 }
 
-// startTime is how long a server may take from its start until it listens.
-const startTime = 10 * time.Second
+// startTimeout is how long a server may take from its start until it listens.
+const startTimeout = 10 * time.Second
 
 // Attach connects in and out with the server in this container. If no server runs, it starts one: the program self with the
 // arguments serve. It returns when the connection or the input ends.
@@ -176,7 +176,7 @@ func Attach(self string, serve []string, in io.Reader, out io.Writer) error {
 		if err := startServer(self, serve); err != nil {
 			return err
 		}
-		for limit := time.Now().Add(startTime); ; {
+		for limit := time.Now().Add(startTimeout); ; {
 			if conn, err = dial(); err == nil {
 				break
 			}
@@ -290,13 +290,13 @@ func (ch *channel) runStarted(r *run) {
 
 func milliseconds(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
-func badOpen(text string) *mux.End { return &mux.End{Fault: mux.Refused, Text: text} }
+func refusedEnd(text string) *mux.End { return &mux.End{Fault: mux.Refused, Text: text} }
 
 // serve executes the channel's request and returns how it ended.
 func (ch *channel) serve() mux.End {
 	s := ch.server
 	if ch.request.Timeout < 0 || ch.request.Grace < 0 {
-		return *badOpen("a negative time")
+		return *refusedEnd("a negative time")
 	}
 	switch ch.request.Op {
 	case mux.OpRun:
@@ -310,18 +310,18 @@ func (ch *channel) serve() mux.End {
 	case mux.OpKill:
 		return s.jobs.withJob(ch, ch.kill)
 	case mux.OpKillLeftovers:
-		s.loop.call(func() { s.loop.killSession(ch.request.PID, s.startTicks) })
+		s.loop.runInLoop(func() { s.loop.killSession(ch.request.PID, s.startTicks) })
 		return mux.End{}
 	case mux.OpPutTree:
-		return fileResult(archive.Unpack(ch.Input, ch.request.Path, false))
+		return transferEnd(archive.Unpack(ch.Input, ch.request.Path, false))
 	case mux.OpGetTree: // Like tar, begin the archive's names with the last element of the path.
 		top := filepath.Clean(ch.request.Path)
-		return fileResult(archive.Pack(ch.Output, top, filepath.Base(top)))
+		return transferEnd(archive.Pack(ch.Output, top, filepath.Base(top)))
 	}
-	return *badOpen("unknown operation " + string(ch.request.Op))
+	return *refusedEnd("unknown operation " + string(ch.request.Op))
 }
 
-func fileResult(err error) mux.End {
+func transferEnd(err error) mux.End {
 	if err != nil {
 		return mux.End{Fault: mux.Refused, Code: 1, Text: err.Error()}
 	}

@@ -20,9 +20,9 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// served returns the helper, which runs in the test process. All tests share it, because only one
+// testServer returns the helper, which runs in the test process. All tests share it, because only one
 // loop can reap a process's children.
-var served = sync.OnceValue(func() *server {
+var testServer = sync.OnceValue(func() *server {
 	l, err := newProcessLoop()
 	if err != nil {
 		panic(err)
@@ -37,7 +37,7 @@ var served = sync.OnceValue(func() *server {
 // dialTest connects to the helper's socket.
 func dialTest(t testing.TB) net.Conn {
 	t.Helper()
-	s := served()
+	s := testServer()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: t.TempDir() + "/s", Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
@@ -56,7 +56,7 @@ func dialTest(t testing.TB) net.Conn {
 	return near
 }
 
-func client(t *testing.T) *mux.Client {
+func dialClient(t *testing.T) *mux.Client {
 	t.Helper()
 	c, err := mux.NewClient(dialTest(t), "box")
 	if err != nil {
@@ -66,8 +66,8 @@ func client(t *testing.T) *mux.Client {
 	return c
 }
 
-// runOne runs a command and returns its end and its output.
-func runOne(t *testing.T, c *mux.Client, open mux.Open) (mux.End, string) {
+// runCommand runs a command and returns its end and its output.
+func runCommand(t *testing.T, c *mux.Client, open mux.Open) (mux.End, string) {
 	t.Helper()
 	open.Op = mux.OpRun
 	st, err := c.Open(open)
@@ -84,7 +84,7 @@ func runOne(t *testing.T, c *mux.Client, open mux.Open) (mux.End, string) {
 	return end, out.String()
 }
 
-func poll(t *testing.T, ask func() error) {
+func retryUntilNil(t *testing.T, ask func() error) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); ; {
 		err := ask()
@@ -99,46 +99,46 @@ func poll(t *testing.T, ask func() error) {
 }
 
 func TestRun(t *testing.T) {
-	c := client(t)
+	c := dialClient(t)
 	if _, err := mux.NewClient(dialTest(t), "other"); err == nil {
 		t.Error("the helper of another container is taken for the right one")
 	}
-	if end, out := runOne(t, c, mux.Open{Argv: []string{"sh", "-c", "echo $A; exit 3"}, Env: map[string]string{"A": "b"}}); end.Code != 3 || out != "b\n" {
+	if end, out := runCommand(t, c, mux.Open{Argv: []string{"sh", "-c", "echo $A; exit 3"}, Env: map[string]string{"A": "b"}}); end.Code != 3 || out != "b\n" {
 		t.Errorf("%+v, %q", end, out)
 	}
 	for what, open := range map[string]mux.Open{
 		"no command": {}, "negative": {Argv: []string{"true"}, Timeout: -1}, "session": {Command: "true", Session: "../x"},
 		"name": {Command: "true", Session: "x", Env: map[string]string{"a;b": ""}},
 	} {
-		if end, _ := runOne(t, c, open); end.Fault != mux.Refused {
+		if end, _ := runCommand(t, c, open); end.Fault != mux.Refused {
 			t.Errorf("%s: %+v", what, end)
 		}
 	}
-	if end, _ := runOne(t, c, mux.Open{Argv: []string{"/no/such"}}); end.Fault != mux.NotBegun || end.Code != 127 {
+	if end, _ := runCommand(t, c, mux.Open{Argv: []string{"/no/such"}}); end.Fault != mux.NotBegun || end.Code != 127 {
 		t.Errorf("%+v", end)
 	}
-	if end, _ := runOne(t, c, mux.Open{Argv: []string{"true"}, Dir: "/no/such"}); end.Fault != mux.NotBegun || !strings.Contains(end.Text, "/no/such") {
+	if end, _ := runCommand(t, c, mux.Open{Argv: []string{"true"}, Dir: "/no/such"}); end.Fault != mux.NotBegun || !strings.Contains(end.Text, "/no/such") {
 		t.Errorf("%+v", end)
 	}
-	if end, _ := runOne(t, c, mux.Open{Argv: []string{"sleep", "100"}, Timeout: 50, Grace: 50}); !end.TimedOut || end.Signal != 15 {
+	if end, _ := runCommand(t, c, mux.Open{Argv: []string{"sleep", "100"}, Timeout: 50, Grace: 50}); !end.TimedOut || end.Signal != 15 {
 		t.Errorf("%+v", end)
 	}
 }
 
 // TestHostileClients checks that a client that sends invalid frames loses only its own connection.
 func TestHostileClients(t *testing.T) {
-	good := client(t)
+	good := dialClient(t)
 	for name, send := range map[string]func(w *mux.Writer, conn net.Conn){
 		"no hello":                func(w *mux.Writer, _ net.Conn) { _ = w.Write(mux.KindPing, 0, nil) },
 		"garbage":                 func(_ *mux.Writer, conn net.Conn) { _, _ = conn.Write(bytes.Repeat([]byte{255}, 100)) },
 		"another version":         func(w *mux.Writer, _ net.Conn) { _ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: 9}) },
-		"an open that is no JSON": greeted(func(w *mux.Writer, _ net.Conn) { _ = w.Write(mux.KindOpen, 1, []byte("[")) }),
-		"a channel twice": greeted(func(w *mux.Writer, _ net.Conn) {
+		"an open that is no JSON": afterHello(func(w *mux.Writer, _ net.Conn) { _ = w.Write(mux.KindOpen, 1, []byte("[")) }),
+		"a channel twice": afterHello(func(w *mux.Writer, _ net.Conn) {
 			for range 2 {
 				_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
 			}
 		}),
-		"more input than there is room for": greeted(func(w *mux.Writer, _ net.Conn) {
+		"more input than there is room for": afterHello(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}, Input: true})
 			for range mux.StreamWindow/mux.MaxData + 10 {
 				if w.Write(mux.KindInput, 1, make([]byte, mux.MaxData)) != nil {
@@ -146,15 +146,15 @@ func TestHostileClients(t *testing.T) {
 				}
 			}
 		}),
-		"more room than a window": greeted(func(w *mux.Writer, _ net.Conn) {
+		"more room than a window": afterHello(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
 			_ = w.Write(mux.KindConfirm, 1, []byte{byte(mux.KindOutput)})
 		}),
-		"a signal that is none": greeted(func(w *mux.Writer, _ net.Conn) {
+		"a signal that is none": afterHello(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
 			_ = w.Write(mux.KindPong, 1, mux.EncodeNumber(65))
 		}),
-		"a frame of the other side": greeted(func(w *mux.Writer, _ net.Conn) {
+		"a frame of the other side": afterHello(func(w *mux.Writer, _ net.Conn) {
 			_ = w.WriteJSON(mux.KindOpen, 1, mux.Open{Op: mux.OpRun, Argv: []string{"sleep", "98001"}})
 			_ = w.Write(mux.KindOutput, 1, nil)
 		}),
@@ -173,21 +173,21 @@ func TestHostileClients(t *testing.T) {
 			}
 		})
 	}
-	poll(t, func() error { return none("98001") })
-	if end, out := runOne(t, good, mux.Open{Argv: []string{"echo", "still here"}}); end.Code != 0 || out != "still here\n" {
+	retryUntilNil(t, func() error { return noSleepProcess("98001") })
+	if end, out := runCommand(t, good, mux.Open{Argv: []string{"echo", "still here"}}); end.Code != 0 || out != "still here\n" {
 		t.Errorf("%+v, %q", end, out)
 	}
 }
 
-func greeted(send func(*mux.Writer, net.Conn)) func(*mux.Writer, net.Conn) {
+func afterHello(send func(*mux.Writer, net.Conn)) func(*mux.Writer, net.Conn) {
 	return func(w *mux.Writer, conn net.Conn) {
 		_ = w.WriteJSON(mux.KindHello, 0, mux.Hello{Version: mux.Version})
 		send(w, conn)
 	}
 }
 
-// none returns an error if a sleep process with this argument exists.
-func none(word string) error {
+// noSleepProcess returns an error if a sleep process with this argument exists.
+func noSleepProcess(word string) error {
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
@@ -201,8 +201,8 @@ func none(word string) error {
 // TestClientLeaves checks that a client's foreground command ends when the client disconnects.
 // Background commands and leftover processes must continue.
 func TestClientLeaves(t *testing.T) {
-	c := client(t)
-	if end, _ := runOne(t, c, mux.Open{Argv: []string{"sh", "-c", "sleep 98002 >/dev/null 2>&1 &"}}); end.Code != 0 {
+	c := dialClient(t)
+	if end, _ := runCommand(t, c, mux.Open{Argv: []string{"sh", "-c", "sleep 98002 >/dev/null 2>&1 &"}}); end.Code != 0 {
 		t.Fatal(end)
 	}
 	job, err := c.Open(mux.Open{Op: mux.OpStart, Argv: []string{"sleep", "98003"}})
@@ -219,18 +219,18 @@ func TestClientLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-st.Begun()
-	poll(t, func() error {
-		if none("98004") == nil {
+	retryUntilNil(t, func() error {
+		if noSleepProcess("98004") == nil {
 			return errors.New("it has not begun")
 		}
 		return nil
 	})
 	c.Close()
-	poll(t, func() error { return none("98004") })
-	if none("98002") == nil || none("98003") == nil {
+	retryUntilNil(t, func() error { return noSleepProcess("98004") })
+	if noSleepProcess("98002") == nil || noSleepProcess("98003") == nil {
 		t.Error("a process that must keep running has ended")
 	}
-	c = client(t)
+	c = dialClient(t)
 	kill, err := c.Open(mux.Open{Op: mux.OpKill, Job: end.Jobs[0].ID, Grace: 1000})
 	if err != nil {
 		t.Fatal(err)
@@ -239,7 +239,7 @@ func TestClientLeaves(t *testing.T) {
 	if end, err := kill.End(); err != nil || len(end.Jobs) != 1 || end.Jobs[0].Running {
 		t.Error(end, err)
 	}
-	if err := none("98003"); err != nil {
+	if err := noSleepProcess("98003"); err != nil {
 		t.Error(err)
 	}
 	entries, _ := os.ReadDir("/proc")
@@ -253,7 +253,7 @@ func TestClientLeaves(t *testing.T) {
 }
 
 func TestRing(t *testing.T) {
-	r := &outputRing{grown: make(chan struct{})}
+	r := &outputRing{written: make(chan struct{})}
 	for i := range 100_000 {
 		fmt.Fprintf(r, "%06d\n", i)
 	}

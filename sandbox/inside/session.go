@@ -17,8 +17,8 @@ import (
 	"hinit/sandbox/mux"
 )
 
-// snapshotTime limits how long a new session's login scripts may run.
-const snapshotTime = 30 * time.Second
+// loginScriptTimeout limits how long a new session's login scripts may run.
+const loginScriptTimeout = 30 * time.Second
 
 // prepare returns the process to start for a request. The caller calls finish when that process has ended. If the request
 // can't be executed, fault says why.
@@ -30,25 +30,25 @@ func (s *server) prepare(ch *channel) (spec proc.Spec, finish func(*mux.End), fa
 	}
 	if open.Command == "" {
 		if len(open.Argv) == 0 {
-			return spec, nil, badOpen("no command")
+			return spec, nil, refusedEnd("no command")
 		}
 		spec.Env = proc.SetEnv(spec.Env, open.Env)
 		return spec, func(*mux.End) {}, nil
 	}
 	for name := range open.Env {
 		if !mux.ValidName(name) {
-			return spec, nil, badOpen(fmt.Sprintf("%q is no name of a variable", name))
+			return spec, nil, refusedEnd(fmt.Sprintf("%q is no name of a variable", name))
 		}
 	}
-	return s.prepareLine(ch, spec)
+	return s.prepareShellLine(ch, spec)
 }
 
-// prepareLine does the work of prepare for a shell line, which runs in a session.
-func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.End), *mux.End) {
+// prepareShellLine does the work of prepare for a shell line, which runs in a session.
+func (s *server) prepareShellLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.End), *mux.End) {
 	open := ch.request
 	// The name of a session is also the name of a file.
 	if name := open.Session; name == "" || len(name) > 64 || strings.ContainsAny(name, "/\x00") || name == "." || name == ".." {
-		return spec, nil, badOpen(fmt.Sprintf("%q is no name of a session", open.Session))
+		return spec, nil, refusedEnd(fmt.Sprintf("%q is no name of a session", open.Session))
 	}
 	shell := s.shell(open.Shell)
 	dir, err := s.beginSession(ch, shell)
@@ -59,14 +59,14 @@ func (s *server) prepareLine(ch *channel, spec proc.Spec) (proc.Spec, func(*mux.
 		spec.Env = proc.SetEnv(proc.SetEnv(spec.Env, open.Forward), c.Environ())
 		return spec, func(*mux.End) {}, nil
 	}
-	exports, where := filepath.Join(dir, mux.ExportsFile), filepath.Join(dir, mux.WhereFile)
+	exports, where := filepath.Join(dir, mux.ExportsFile), filepath.Join(dir, mux.CwdFile)
 	own := fmt.Sprintf(".%d.%d", os.Getpid(), s.commandCount.Add(1))
 	c := mux.Script{
-		StateDir: dir, Command: open.Command, Dir: cmp.Or(open.Dir, readPath(where), open.FirstDir), ExportsPath: exports + own, FinalDirPath: where + own, Env: open.Env,
+		StateDir: dir, Command: open.Command, Dir: cmp.Or(open.Dir, readPathFile(where), open.FirstDir), ExportsPath: exports + own, FinalDirPath: where + own, Env: open.Env,
 	}
 	spec.Argv, spec.Env = c.Argv(shell), proc.SetEnv(spec.Env, c.Environ())
 	return spec, func(end *mux.End) {
-		end.Dir = readPath(c.FinalDirPath)
+		end.Dir = readPathFile(c.FinalDirPath)
 		if end.Dir != "" {
 			_ = os.Rename(c.ExportsPath, exports)
 			_ = os.Rename(c.FinalDirPath, where)
@@ -85,8 +85,8 @@ func (s *server) shell(name string) string {
 	return cmp.Or(name, "sh")
 }
 
-// readPath returns the path that a shell has written to a file, or "" if the file is missing, empty or too long.
-func readPath(file string) string {
+// readPathFile returns the path that a shell has written to a file, or "" if the file is missing, empty or too long.
+func readPathFile(file string) string {
 	data, err := os.ReadFile(file)
 	if err != nil || len(data) > unix.PathMax {
 		return ""
@@ -122,11 +122,11 @@ func (s *server) beginSession(ch *channel, shell string) (string, error) {
 	}
 	temp := base + ".new"
 	spec := proc.Spec{
-		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.Snapshot, shell, cmp.Or(open.FirstDir, "~"), temp, filepath.Join(dir, mux.WhereFile)},
+		Name: "sandbox", Argv: []string{shell, "-l", "-c", mux.SessionSnapshotScript, shell, cmp.Or(open.FirstDir, "~"), temp, filepath.Join(dir, mux.CwdFile)},
 		Env: proc.SetEnv(s.env, open.Forward),
 	}
 	ended := make(chan *run, 1)
-	r, _, err := s.loop.spawn(spec, snapshotTime, 0, false, func(r *run) { ended <- r })
+	r, _, err := s.loop.spawn(spec, loginScriptTimeout, 0, false, func(r *run) { ended <- r })
 	if err != nil {
 		return "", err
 	}

@@ -53,7 +53,7 @@ func (ch *Channel) endStreams(err error) {
 // it has consumed. The writer waits while [maxUnconfirmed] frames are not confirmed, so a slow reader delays only its own
 // stream.
 type Stream struct {
-	ch       *Channel
+	channel  *Channel
 	kind     Kind
 	isReader bool // Whether this side is the reader.
 
@@ -68,7 +68,7 @@ type Stream struct {
 }
 
 func newStream(ch *Channel, kind Kind, reads bool) *Stream {
-	s := &Stream{ch: ch, kind: kind, isReader: reads, credits: make(chan struct{}, maxUnconfirmed), closed: make(chan struct{}), frames: make(chan []byte, maxUnconfirmed)}
+	s := &Stream{channel: ch, kind: kind, isReader: reads, credits: make(chan struct{}, maxUnconfirmed), closed: make(chan struct{}), frames: make(chan []byte, maxUnconfirmed)}
 	for range maxUnconfirmed {
 		s.credits <- struct{}{}
 	}
@@ -87,7 +87,7 @@ func (s *Stream) Write(data []byte) (n int, err error) {
 			return n, errNoReader
 		}
 		part := data[n:min(len(data), n+MaxData)]
-		if err := s.ch.Send(s.kind, part); err != nil {
+		if err := s.channel.Send(s.kind, part); err != nil {
 			return n, err
 		}
 		n += len(part)
@@ -137,10 +137,10 @@ func (s *Stream) End(err error) {
 	}
 }
 
-// confirm tells the other side that a frame was consumed, so that it may send another one.
-func (s *Stream) confirm(frame []byte) {
+// confirmFrame tells the other side that a frame was consumed, so that it may send another one.
+func (s *Stream) confirmFrame(frame []byte) {
 	putBuffer(frame)
-	_ = s.ch.Send(KindConfirm, []byte{byte(s.kind)}) // Ignore the error: the send fails only if the writer is gone.
+	_ = s.channel.Send(KindConfirm, []byte{byte(s.kind)}) // Ignore the error: the send fails only if the writer is gone.
 }
 
 // Read returns the received data. It blocks until data has come or the stream has ended.
@@ -154,22 +154,22 @@ func (s *Stream) Read(p []byte) (n int, err error) {
 	}
 	n = copy(p, s.frame[s.frameRead:])
 	if s.frameRead += n; s.frameRead == len(s.frame) {
-		s.confirm(s.frame)
+		s.confirmFrame(s.frame)
 		s.frame, s.frameRead = nil, 0
 	}
 	return n, nil
 }
 
-// Deliver writes the received data to w until the stream ends. If w fails, Deliver calls failed and drops the rest, because
+// CopyTo writes the received data to w until the stream ends. If w fails, CopyTo calls failed and drops the rest, because
 // the command would block without a reader. If w is nil, it drops everything.
-func (s *Stream) Deliver(w io.Writer, failed func(error)) (err error) {
+func (s *Stream) CopyTo(w io.Writer, failed func(error)) (err error) {
 	for frame := range s.frames {
 		if w != nil && err == nil {
 			if _, err = w.Write(frame); err != nil {
 				failed(err)
 			}
 		}
-		s.confirm(frame)
+		s.confirmFrame(frame)
 	}
 	return err
 }
@@ -245,8 +245,8 @@ func (ch *Channel) ForwardSizes(sizes <-chan TerminalSize) {
 // output.
 func (ch *Channel) CopyOutputs(out, errs io.Writer, failed func(error)) (wait func() error) {
 	ended := make(chan error, 2)
-	guard.Go("writing an output", func() { ended <- ch.Output.Deliver(out, failed) })
-	guard.Go("writing errors", func() { ended <- ch.Errors.Deliver(errs, failed) })
+	guard.Go("writing an output", func() { ended <- ch.Output.CopyTo(out, failed) })
+	guard.Go("writing errors", func() { ended <- ch.Errors.CopyTo(errs, failed) })
 	return func() error { return errors.Join(<-ended, <-ended) }
 }
 

@@ -19,7 +19,7 @@ import (
 
 // conn is the part of a connection that both sides share.
 type conn struct {
-	rw        io.ReadWriteCloser
+	transport io.ReadWriteCloser
 	reader    *Reader
 	writer    *Writer
 	lastFrame atomic.Int64 // Arrival of the last frame, in nanoseconds since 1970.
@@ -32,7 +32,7 @@ type conn struct {
 func newConn(rw io.ReadWriteCloser, long Kind) conn {
 	r := NewReader(rw)
 	r.longKind = long
-	return conn{rw: rw, reader: r, writer: NewWriter(rw), channels: make(map[uint32]*Channel)}
+	return conn{transport: rw, reader: r, writer: NewWriter(rw), channels: make(map[uint32]*Channel)}
 }
 
 // exchangeHellos sends a Hello with the id of this side, and returns the Hello of the other side.
@@ -108,9 +108,9 @@ type Client struct {
 	pinging atomic.Bool // Whether a Ping is being sent.
 
 	// The mutex of conn guards the fields below.
-	next uint32
-	err  error
-	pong chan struct{} // Closed and replaced when a Pong arrives.
+	nextChannel uint32
+	err         error
+	pong        chan struct{} // Closed and replaced when a Pong arrives.
 }
 
 // NewClient makes a client and exchanges Hello messages. The other side must have the given id; "" accepts any. NewClient
@@ -153,8 +153,8 @@ func (c *Client) Ping() {
 	}
 }
 
-// Answers sends a Ping, and reports whether any frame arrives within limit.
-func (c *Client) Answers(limit time.Duration) bool {
+// AnswersWithin sends a Ping, and reports whether any frame arrives within limit.
+func (c *Client) AnswersWithin(limit time.Duration) bool {
 	c.mu.Lock()
 	sign := c.pong
 	c.mu.Unlock()
@@ -183,7 +183,7 @@ func (c *Client) fail(err error) {
 	}
 	clear(c.channels)
 	close(c.done)
-	_ = c.rw.Close()
+	_ = c.transport.Close()
 }
 
 // handleFrame handles the frames that belong to no stream.
@@ -215,15 +215,15 @@ func (c *Client) handleFrame(f Frame, ch *Channel) error {
 	return fmt.Errorf("%w: a frame of kind %d from inside", ErrProtocol, f.Kind)
 }
 
-// openTime limits how long Open waits for the other side to read a request.
-const openTime = 30 * time.Second
+// openTimeout limits how long Open waits for the other side to read a request.
+const openTimeout = 30 * time.Second
 
 // Open sends a request and returns its channel. After an error, the other side has not received the request, so it can be sent
 // again.
 func (c *Client) Open(open any) (*Channel, error) {
 	c.mu.Lock()
-	c.next++
-	ch := newChannel(&c.conn, c.next, false)
+	c.nextChannel++
+	ch := newChannel(&c.conn, c.nextChannel, false)
 	err := c.err
 	if err == nil && len(c.channels) >= MaxChannels {
 		err = fmt.Errorf("%d commands run already", MaxChannels)
@@ -233,7 +233,7 @@ func (c *Client) Open(open any) (*Channel, error) {
 	}
 	c.mu.Unlock()
 	if err == nil {
-		defer time.AfterFunc(openTime, guard.Func("giving up a connection", func() { c.fail(errors.New("the other side reads nothing")) })).Stop()
+		defer time.AfterFunc(openTimeout, guard.WrapFunc("giving up a connection", func() { c.fail(errors.New("the other side reads nothing")) })).Stop()
 		if err = c.writer.WriteJSON(KindOpen, ch.id, open); err != nil {
 			c.fail(err)
 		}
@@ -323,7 +323,7 @@ func ServeEach(ctx context.Context, l net.Listener, serve func(net.Conn)) error 
 			return fmt.Errorf("cannot accept connections: %w", err)
 		default:
 			all.Go(func() {
-				defer guard.Catch("a client")
+				defer guard.CatchPanic("a client")
 				serve(c)
 			})
 		}

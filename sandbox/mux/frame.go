@@ -49,7 +49,7 @@ const (
 	KindEnd                      // Sent by the helper to close the channel; the data are an End.
 	KindPing                     // Sent by clients to request a Pong.
 	KindPong                     // Sent by the helper in answer to a Ping.
-	kindsEnd
+	kindCount
 )
 
 // ErrProtocol means that the other side has violated the protocol. The errors of this package wrap it.
@@ -62,16 +62,16 @@ type Frame struct {
 	Data    []byte
 }
 
-// longKinds are the kinds of frames whose data may be longer than MaxData, with their limits.
-var longKinds = map[Kind]int{KindOpen: maxOpenBytes, KindEnd: maxEndBytes}
+// maxSizeOfKind are the kinds of frames whose data may be longer than MaxData, with their limits.
+var maxSizeOfKind = map[Kind]int{KindOpen: maxOpenBytes, KindEnd: maxEndBytes}
 
 // maxSize returns the maximum number of data bytes in a frame of the given kind.
-func maxSize(kind Kind) int { return max(longKinds[kind], MaxData) }
+func maxSize(kind Kind) int { return max(maxSizeOfKind[kind], MaxData) }
 
 // Reader reads frames. Only one goroutine may use it.
 type Reader struct {
 	r        *bufio.Reader
-	longKind Kind // Kind whose frames may exceed MaxData, see longKinds; 0: none.
+	longKind Kind // Kind whose frames may exceed MaxData, see maxSizeOfKind; 0: none.
 	// Function that gets the size of a request before its data is read, and refuses the request by an error; nil: accept all.
 	acceptSize func(size int) error
 }
@@ -91,7 +91,7 @@ func (r *Reader) Next() (Frame, error) {
 	if f.Kind == r.longKind {
 		most = maxSize(f.Kind)
 	}
-	if f.Kind == 0 || f.Kind >= kindsEnd || size > uint32(most) {
+	if f.Kind == 0 || f.Kind >= kindCount || size > uint32(most) {
 		return Frame{}, fmt.Errorf("%w: a frame of kind %d with %d bytes", ErrProtocol, f.Kind, size)
 	}
 	if f.Kind == KindOpen && r.acceptSize != nil {

@@ -19,7 +19,7 @@ func TestAPausedSandboxCollectedAGoroutineForEachQuestion(t *testing.T) {
 	before := runtime.NumGoroutine()
 	for range 200 {
 		c.Ping()
-		if c.Answers(time.Microsecond) {
+		if c.AnswersWithin(time.Microsecond) {
 			t.Fatal("a peer that reads nothing has answered")
 		}
 	}
@@ -34,7 +34,7 @@ func TestAPausedSandboxCollectedAGoroutineForEachQuestion(t *testing.T) {
 // request take little memory of a client.
 func TestAHostileHelperFilledTheServicesMemory(t *testing.T) {
 	c, p := connect(t)
-	s := open(t, c, p)
+	s := openChannel(t, c, p)
 	list := []byte(`{"code":1,"jobs":[` + strings.Repeat("{},", maxEndBytes/3-10) + `{}]}`)
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -63,7 +63,7 @@ func TestALongErrorLeftTheClientWaiting(t *testing.T) {
 	for i := range jobs {
 		jobs[i] = Job{ID: "1-1", Command: strings.Repeat("<", 1000), Started: time.Now(), Ended: time.Now(), Output: 1 << 60, Dropped: 1 << 60}
 	}
-	near, far := sockets(t)
+	near, far := socketPair(t)
 	defer far.Close()
 	served := make(chan struct{})
 	go func() {

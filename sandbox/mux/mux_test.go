@@ -15,16 +15,16 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// peer is the other side of a client. The test reads and writes its frames.
-type peer struct {
+// testPeer is the other side of a client. The test reads and writes its frames.
+type testPeer struct {
 	t *testing.T
 	c net.Conn
 	r *Reader
 	w *Writer
 }
 
-// sockets returns the two ends of a connection whose buffers hold a small write.
-func sockets(t *testing.T) (near, far net.Conn) {
+// socketPair returns the two ends of a connection whose buffers hold a small write.
+func socketPair(t *testing.T) (near, far net.Conn) {
 	t.Helper()
 	l, err := net.Listen("unix", t.TempDir()+"/s")
 	if err != nil {
@@ -41,10 +41,10 @@ func sockets(t *testing.T) (near, far net.Conn) {
 	return near, far
 }
 
-func connect(t *testing.T) (*Client, *peer) {
+func connect(t *testing.T) (*Client, *testPeer) {
 	t.Helper()
-	near, far := sockets(t)
-	p := &peer{t, far, NewReader(far), NewWriter(far)}
+	near, far := socketPair(t)
+	p := &testPeer{t, far, NewReader(far), NewWriter(far)}
 	greeted := make(chan struct{})
 	go func() {
 		defer close(greeted)
@@ -62,8 +62,8 @@ func connect(t *testing.T) (*Client, *peer) {
 	return c, p
 }
 
-// open opens a channel of the client, and reads the request at the peer.
-func open(t *testing.T, c *Client, p *peer) *Channel {
+// openChannel opens a channel of the client, and reads the request at the peer.
+func openChannel(t *testing.T, c *Client, p *testPeer) *Channel {
 	t.Helper()
 	got := make(chan Frame)
 	go func() { f, _ := p.r.Next(); got <- f }()
@@ -76,7 +76,7 @@ func open(t *testing.T, c *Client, p *peer) *Channel {
 
 func TestCommand(t *testing.T) {
 	c, p := connect(t)
-	s := open(t, c, p)
+	s := openChannel(t, c, p)
 	go func() {
 		_ = p.w.Write(KindBegun, s.id, EncodeNumber(7))
 		_ = p.w.Write(KindOutput, s.id, []byte("out"))
@@ -95,7 +95,7 @@ func TestCommand(t *testing.T) {
 // TestSlowReaderHoldsUpItselfOnly checks that an unread channel does not delay other channels.
 func TestSlowReaderHoldsUpItselfOnly(t *testing.T) {
 	c, p := connect(t)
-	slow, quick := open(t, c, p), open(t, c, p)
+	slow, quick := openChannel(t, c, p), openChannel(t, c, p)
 	for range StreamWindow / MaxData {
 		if err := p.w.Write(KindOutput, slow.id, make([]byte, MaxData)); err != nil {
 			t.Fatal(err)
@@ -159,7 +159,7 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c, p := connect(t)
-			s := open(t, c, p)
+			s := openChannel(t, c, p)
 			go send(p.w, s)
 			<-c.done
 			if !errors.Is(c.Err(), ErrProtocol) {
@@ -178,7 +178,7 @@ func TestPeerThatBreaksTheProtocol(t *testing.T) {
 
 func TestConnectionEnds(t *testing.T) {
 	c, p := connect(t)
-	s := open(t, c, p)
+	s := openChannel(t, c, p)
 	waiting := make(chan int)
 	go func() {
 		n := 0
@@ -255,7 +255,7 @@ func TestManyChannels(t *testing.T) {
 }
 
 func TestOtherVersions(t *testing.T) {
-	near, far := sockets(t)
+	near, far := socketPair(t)
 	defer near.Close()
 	defer far.Close()
 	_ = NewWriter(far).WriteJSON(KindHello, 0, Hello{Version: 99})
@@ -309,7 +309,7 @@ func FuzzReader(f *testing.F) {
 func FuzzClient(f *testing.F) {
 	f.Add([]byte{byte(KindOutput), 0, 0, 0, 1, 0, 0, 0, 1, 'x', byte(KindEnd), 0, 0, 0, 1, 0, 0, 0, 2, '{', '}'})
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c := &Client{conn: newConn(nopConn{}, KindEnd), done: make(chan struct{}), pong: make(chan struct{})}
+		c := &Client{conn: newConn(discardConn{}, KindEnd), done: make(chan struct{}), pong: make(chan struct{})}
 		c.reader = NewReader(bytes.NewReader(data))
 		s, err := c.Open(Open{Op: OpRun})
 		if err != nil {
@@ -323,11 +323,11 @@ func FuzzClient(f *testing.F) {
 	})
 }
 
-type nopConn struct{}
+type discardConn struct{}
 
-func (nopConn) Read([]byte) (int, error)    { return 0, io.EOF }
-func (nopConn) Write(p []byte) (int, error) { return len(p), nil }
-func (nopConn) Close() error                { return nil }
+func (discardConn) Read([]byte) (int, error)    { return 0, io.EOF }
+func (discardConn) Write(p []byte) (int, error) { return len(p), nil }
+func (discardConn) Close() error                { return nil }
 
 // TestScript checks the script around a command in a real shell (contract, 19.9).
 func TestScript(t *testing.T) {
@@ -363,7 +363,7 @@ func TestScript(t *testing.T) {
 		check("spaces and a hyphen", spaced, 0, Script{Command: "pwd -P", Dir: "~/-a b"})
 		check("a relative one with a hyphen", spaced, 0, Script{Command: "pwd -P", Dir: "-a b"})
 		check("own variables", "a 'b\" $c", 0, Script{Command: `echo "$V"`, Env: map[string]string{"V": "a 'b\" $c"}})
-		state := Script{StateDir: dir, ExportsPath: dir + "/" + ExportsFile, FinalDirPath: dir + "/" + WhereFile, Dir: dir}
+		state := Script{StateDir: dir, ExportsPath: dir + "/" + ExportsFile, FinalDirPath: dir + "/" + CwdFile, Dir: dir}
 		state.Command = `export KEEP="two
 lines 'x'"; LOSE=1; cd -- '-a b'`
 		check("leaves a state", "", 0, state)
@@ -375,7 +375,7 @@ lines 'x'"; LOSE=1; cd -- '-a b'`
 }
 
 func TestWriterStaysBroken(t *testing.T) {
-	w := NewWriter(&limited{n: 20})
+	w := NewWriter(&limitedWriter{n: 20})
 	if err := w.Write(KindOutput, 1, make([]byte, 100)); err == nil {
 		t.Fatal("no error")
 	}
@@ -384,9 +384,9 @@ func TestWriterStaysBroken(t *testing.T) {
 	}
 }
 
-type limited struct{ n int }
+type limitedWriter struct{ n int }
 
-func (l *limited) Write(p []byte) (int, error) {
+func (l *limitedWriter) Write(p []byte) (int, error) {
 	n := min(l.n, len(p))
 	if l.n -= n; n < len(p) {
 		return n, io.ErrShortWrite
@@ -398,7 +398,7 @@ func (l *limited) Write(p []byte) (int, error) {
 // connection closes does not cause a panic.
 func TestAnEndBesideTheCloseOfAConnectionEndsNoService(t *testing.T) {
 	c, p := connect(t)
-	s := open(t, c, p)
+	s := openChannel(t, c, p)
 	c.Close()
 	if err := c.handleFrame(Frame{Kind: KindEnd, Channel: s.id, Data: []byte("{}")}, s); err != nil {
 		t.Error(err)

@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// Snapshot is the script with which a login shell starts a session. Its arguments are the session's first directory, the base
-// file to write, and the file in which it records the directory. The directory is an argument because login scripts may change
-// it.
+// SessionSnapshotScript is the script with which a login shell starts a session. Its arguments are the session's first directory,
+// the base file to write, and the file in which it records the directory. The directory is an argument because login scripts may
+// change it.
 //
 //go:embed snapshot.sh
-var Snapshot string
+var SessionSnapshotScript string
 
 // commandScript runs a command in a session. Its exit code is the exit code of the command, or 126 if the directory could not be
 // entered.
@@ -34,7 +34,7 @@ type Script struct {
 const (
 	BaseFile    = "base.sh" // state after the login shell: variables, functions, aliases
 	ExportsFile = "env.sh"  // exported variables after the last command
-	WhereFile   = "cwd"
+	CwdFile     = "cwd"
 )
 
 // Argv returns the command line of the shell that runs the command.

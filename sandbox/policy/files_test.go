@@ -14,7 +14,7 @@ func mkfifo(t *testing.T, path string) {
 	}
 }
 
-func listen(t *testing.T, path string) {
+func listenUnix(t *testing.T, path string) {
 	t.Helper()
 	l, err := net.Listen("unix", path)
 	if err != nil {

@@ -43,7 +43,7 @@ type Gate struct {
 	listLock sync.Mutex // Serialises lists of containers, see [Gate.list].
 
 	volume atomic.Pointer[string]   // Name of the volume; nil until the volume has the program.
-	root   atomic.Pointer[RootMode] // Result of the last [Gate.AskRoot].
+	root   atomic.Pointer[RootMode] // Result of the last [Gate.DetermineRootMode].
 
 	mu         sync.Mutex
 	containers map[string]*gateRecord // Records by container ID; [Guarded.Create] also keeps one for each user.
@@ -52,10 +52,10 @@ type Gate struct {
 // gateRecord is the Gate's state of one container. The record of a user has only the lock, which
 // the guard holds while it counts the user's containers.
 type gateRecord struct {
-	lock  chan struct{} // Mutex with a cancellable wait: the channel holds an element while it is locked.
-	users atomic.Int32  // Number of callers that hold the lock or wait for it; increased only under mu.
+	lock      chan struct{} // Mutex with a cancellable wait: the channel holds an element while it is locked.
+	userCount atomic.Int32  // Number of callers that hold the lock or wait for it; increased only under mu.
 	// Start time of the container when it last passed its gate; zero: not known to this service; guarded by lock.
-	passedStart time.Time
+	passedStartTime time.Time
 }
 
 // recordOf returns the record of a container, and makes it if it is missing. It adds the parameter users to the users of the
@@ -64,7 +64,7 @@ func (g *Gate) recordOf(id string, users int32) *gateRecord {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.containers) > 4096 { // Drop unused records; the service later asks the gates of these containers again.
-		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.users.Load() == 0 })
+		maps.DeleteFunc(g.containers, func(_ string, c *gateRecord) bool { return c.userCount.Load() == 0 })
 	}
 	if g.containers == nil {
 		g.containers = map[string]*gateRecord{}
@@ -72,25 +72,25 @@ func (g *Gate) recordOf(id string, users int32) *gateRecord {
 	if g.containers[id] == nil {
 		g.containers[id] = &gateRecord{lock: make(chan struct{}, 1)}
 	}
-	g.containers[id].users.Add(users)
+	g.containers[id].userCount.Add(users)
 	return g.containers[id]
 }
 
-// AskRoot asks the engine how it maps root in containers to users of the machine. It returns the resulting RootMode, and stores
-// it for [Gate.Root].
-func (g *Gate) AskRoot(ctx context.Context, engine sandbox.Engine, p Policy) (RootMode, error) {
+// DetermineRootMode asks the engine how it maps root in containers to users of the machine. It returns the resulting RootMode,
+// and stores it for [Gate.Root].
+func (g *Gate) DetermineRootMode(ctx context.Context, engine sandbox.Engine, p Policy) (RootMode, error) {
 	info, err := engine.Info(ctx)
 	if err != nil {
 		return "", err
 	}
-	root := p.RootOf(info)
+	root := p.RootModeOf(info)
 	g.root.Store(&root)
 	return root, nil
 }
 
-// list lists containers. Only one caller at a time can list, because an answer has all labels of each container and can take
-// much memory.
-func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[string]string) ([]sandbox.Container, error) {
+// listContainers lists containers. Only one caller at a time can list, because an answer has all labels of each container and can
+// take much memory.
+func (g *Gate) listContainers(ctx context.Context, engine sandbox.Engine, labels map[string]string) ([]sandbox.Container, error) {
 	g.listLock.Lock()
 	defer g.listLock.Unlock()
 	if ctx.Err() != nil {
@@ -99,27 +99,27 @@ func (g *Gate) list(ctx context.Context, engine sandbox.Engine, labels map[strin
 	return engine.List(ctx, labels)
 }
 
-// Root returns the last result of [Gate.AskRoot], or "" before the first.
-func (g *Gate) Root() RootMode { return lo.FromPtr(g.root.Load()) }
+// KnownRootMode returns the last result of [Gate.DetermineRootMode], or "" before the first.
+func (g *Gate) KnownRootMode() RootMode { return lo.FromPtr(g.root.Load()) }
 
 // lockContainer locks a container. While a container passes its gate, the lock prevents that a command runs in it.
-// lockContainer waits at most gateTime, so that a caller gets an error if the engine hangs.
+// lockContainer waits at most gateTimeout, so that a caller gets an error if the engine hangs.
 func (g *Gate) lockContainer(ctx context.Context, id string) (release func(), err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, gateTime, fmt.Errorf("%w about it in time", sandbox.ErrNoEngine))
+	ctx, cancel := context.WithTimeoutCause(ctx, gateTimeout, fmt.Errorf("%w about it in time", sandbox.ErrNoEngine))
 	defer cancel()
-	if release, err = g.lock(ctx, id); err != nil {
+	if release, err = g.lockKey(ctx, id); err != nil {
 		err = fmt.Errorf("cannot use the container %.12s: %w", id, err)
 	}
 	return release, err
 }
 
-func (g *Gate) lock(ctx context.Context, key string) (release func(), err error) {
+func (g *Gate) lockKey(ctx context.Context, key string) (release func(), err error) {
 	c := g.recordOf(key, 1)
 	if !pause.Send(ctx, c.lock, struct{}{}) {
-		c.users.Add(-1)
+		c.userCount.Add(-1)
 		return nil, context.Cause(ctx)
 	}
-	return func() { <-c.lock; c.users.Add(-1) }, nil
+	return func() { <-c.lock; c.userCount.Add(-1) }, nil
 }
 
 // addGate mounts the volume with the gate program in a container, and makes the gate program the entry point. The gate
@@ -129,7 +129,7 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 	if err != nil {
 		return fmt.Errorf("cannot make a volume with the gate of sandboxes: %w", err)
 	}
-	dir := gate.Dir + strings.ToLower(rand.Text())
+	dir := gate.DirPrefix + strings.ToLower(rand.Text())
 	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "volume", Source: volume, Target: dir, ReadOnly: true})
 	image, err := engine.Image(ctx, spec.Image)
 	if err != nil {
@@ -156,7 +156,7 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 	if spec.Labels[sandbox.LabelDir] = workDir; workDir != "" {
 		spec.Dir = "/"
 	}
-	spec.Entrypoint = append([]string{path.Join(dir, gate.Name), verb, workDir}, entry...)
+	spec.Entrypoint = append([]string{path.Join(dir, gate.ProgramName), verb, workDir}, entry...)
 	// Without this, the engine runs the health check before the gate is open, and any process inside can fill the log.
 	spec.Untrusted = true
 	return nil
@@ -166,12 +166,12 @@ func (g *Gate) addGate(ctx context.Context, engine sandbox.FullEngine, spec *san
 // does not wait. A container without [sandbox.LabelDir] is from an older version, and waits only if it has files of its
 // owner.
 func gateProgram(c sandbox.Container) string {
-	at := slices.IndexFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.Dir) })
+	at := slices.IndexFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "volume" && strings.HasPrefix(m.Target, gate.DirPrefix) })
 	_, waits := c.Labels[sandbox.LabelDir]
 	if at < 0 || !waits && c.Labels[labelCopies] == "" && !slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" }) {
 		return ""
 	}
-	return path.Join(c.Mounts[at].Target, gate.Name)
+	return path.Join(c.Mounts[at].Target, gate.ProgramName)
 }
 
 // GatePrefix is the prefix of the names of all volumes that hold a gate program.
@@ -180,14 +180,14 @@ const GatePrefix = "hinit-sandbox-gate-"
 // Volume returns the name of the volume with the gate program, or "" while the volume has no program.
 func (g *Gate) Volume() string { return lo.FromPtr(g.volume.Load()) }
 
-// OwnerGate is the value of [LabelOwner] on the container with which a service fills the volume of the gate program.
-const OwnerGate = "gate"
+// GateOwnerLabel is the value of [LabelOwner] on the container with which a service fills the volume of the gate program.
+const GateOwnerLabel = "gate"
 
 // fillVolume copies the gate program to a volume, once for each version of the program, and returns the volume's name. It
 // copies through a container of the given image, which is never started.
 func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image string) (string, error) {
 	if cluster, is := engine.(sandbox.Cluster); is {
-		return cluster.Gate(), nil
+		return cluster.GateVolume(), nil
 	}
 	g.fillLock.Lock()
 	defer g.fillLock.Unlock()
@@ -203,16 +203,16 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 	hash := sha256.Sum256(program)
 	volume := fmt.Sprintf("%s%x", GatePrefix, hash[:6])
 	id, err := engine.Create(ctx, sandbox.Spec{
-		Image: image, Cmd: []string{"none"}, Labels: map[string]string{LabelOwner: OwnerGate}, Network: "none", Dir: "/",
-		Mounts: []sandbox.Mount{{Type: "volume", Source: volume, Target: gate.Dir + "fill"}},
+		Image: image, Cmd: []string{"none"}, Labels: map[string]string{LabelOwner: GateOwnerLabel}, Network: "none", Dir: "/",
+		Mounts: []sandbox.Mount{{Type: "volume", Source: volume, Target: gate.DirPrefix + "fill"}},
 	})
 	if err != nil {
 		return "", err
 	}
 	if !hasProgram(ctx, engine, id, program) {
 		var file *bytes.Buffer
-		if file, err = archive.OneFile(gate.Name, 0o555, program); err == nil {
-			err = engine.CopyIn(ctx, id, gate.Dir+"fill", file)
+		if file, err = archive.OneFile(gate.ProgramName, 0o555, program); err == nil {
+			err = engine.CopyIn(ctx, id, gate.DirPrefix+"fill", file)
 		}
 	}
 	if err = errors.Join(err, engine.Remove(context.WithoutCancel(ctx), id)); err != nil {
@@ -227,9 +227,9 @@ func (g *Gate) fillVolume(ctx context.Context, engine sandbox.FullEngine, image 
 // must then not be copied again. The engine would first remove the file, and a container that starts at that moment would not
 // find it.
 func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, program []byte) bool {
-	ctx, cancel := context.WithTimeout(ctx, gateTime)
+	ctx, cancel := context.WithTimeout(ctx, gateTimeout)
 	defer cancel()
-	r, err := engine.CopyOut(ctx, id, gate.Dir+"fill/"+gate.Name)
+	r, err := engine.CopyOut(ctx, id, gate.DirPrefix+"fill/"+gate.ProgramName)
 	if err != nil {
 		return false
 	}
@@ -240,8 +240,8 @@ func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, progr
 	return err == nil && readErr == nil && h.Mode&0o777 == 0o555 && bytes.Equal(there, program)
 }
 
-// gateTime limits how long a container may wait at its gate, not counting the time to copy files into it.
-const gateTime = 20 * time.Second
+// gateTimeout limits how long a container may wait at its gate, not counting the time to copy files into it.
+const gateTimeout = 20 * time.Second
 
 // gateConn is a connection to the gate program in a container, see [gate.Check].
 type gateConn struct {
@@ -253,9 +253,9 @@ type gateConn struct {
 // connectGate starts the gate program in a container as a user, with the arguments words, and connects to it. The connection is
 // closed when the container ends or the time limit is over.
 func (g *Guarded) connectGate(ctx context.Context, c sandbox.Container, user string, words ...string) (*gateConn, error) {
-	limit := gateTime
+	limit := gateTimeout
 	if c.Labels[labelCopies] != "" {
-		limit += copyTime
+		limit += copyTimeout
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	exec, err := g.Engine.Exec(ctx, c.ID, sandbox.ExecSpec{Argv: append([]string{gateProgram(c)}, words...), User: user, Dir: "/", Stdin: true})
@@ -285,7 +285,7 @@ func (q *gateConn) readLine(want string) (string, error) {
 		err = fmt.Errorf("it says %q", line)
 	}
 	if err != nil {
-		err = fmt.Errorf("cannot open the gate of a sandbox: %w %s", err, q.Said())
+		err = fmt.Errorf("cannot open the gate of a sandbox: %w %s", err, q.ErrorText())
 	}
 	return line, err
 }
@@ -296,7 +296,7 @@ func (q *gateConn) readLine(want string) (string, error) {
 // line is an error, because an engine may write its own messages to the same output. The caller holds the container's lock.
 func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool, err error) {
 	if gateProgram(c) == "" {
-		g.gate.recordOf(c.ID, 0).passedStart = c.Started
+		g.gate.recordOf(c.ID, 0).passedStartTime = c.Started
 		return false, nil
 	}
 	user, words, sources := "", []string{"check"}, []string(nil)
@@ -314,15 +314,15 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 	}
 	defer q.close()
 	said, err := q.readLine("")
-	switch waits = said == gate.Waiting; {
+	switch waits = said == gate.StateWaiting; {
 	case err != nil:
 	case waits:
 		err = g.checkMounts(ctx, c, q, words[1:], sources)
-	case said != gate.Opened:
+	case said != gate.StateOpened:
 		err = fmt.Errorf("cannot open the gate of a sandbox: the answer is %q", said)
 	}
 	if err == nil {
-		g.gate.recordOf(c.ID, 0).passedStart = c.Started
+		g.gate.recordOf(c.ID, 0).passedStartTime = c.Started
 	}
 	return waits, err
 }
@@ -366,12 +366,12 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 	}
 	answer, err := q.sendGo()
 	// Make the working directory as root, because the container's user may not.
-	if dir := c.Labels[sandbox.LabelDir]; err == nil && answer != gate.Go {
+	if dir := c.Labels[sandbox.LabelDir]; err == nil && answer != gate.VerdictGo {
 		if root, failed := g.connectGate(ctx, c, "0:0", "mkdir", dir); failed == nil {
 			_, _ = io.Copy(io.Discard, root)
 			root.close()
 		}
-		if answer, err = q.sendGo(); err == nil && answer != gate.Go {
+		if answer, err = q.sendGo(); err == nil && answer != gate.VerdictGo {
 			err = &RefusedError{"the working directory " + dir + " (" + strings.TrimSpace(answer) + ")", "give one that the sandbox's user can enter"}
 		}
 	}
@@ -380,7 +380,7 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 
 // sendGo tells the gate program to open the gate. It returns the program's answer, see [gate.Check].
 func (q *gateConn) sendGo() (answer string, err error) {
-	if _, err := io.WriteString(q, gate.Go); err != nil {
+	if _, err := io.WriteString(q, gate.VerdictGo); err != nil {
 		return "", err
 	}
 	return q.readLine("")
@@ -395,14 +395,14 @@ func (g *Guarded) compareAccessTimes(q *gateConn, targets, sources []string, dif
 		at := time.Now().AddDate(1, 0, 0).Add(mathrand.N(366 * 24 * time.Hour))
 		want[i] = at.UnixNano()
 		set := func(to time.Time) error { // Changing the time works only for files of the owner.
-			return g.inSource(sources[i], func(root *fsutil.Dir, rel string) error { return root.SetAccessTime(rel, to) })
+			return g.withSource(sources[i], func(root *fsutil.Dir, rel string) error { return root.SetAccessTime(rel, to) })
 		}
 		if err := set(at); err != nil {
 			return &RefusedError{"a mount at " + targets[i] + " that shows another inode than its path (" + err.Error() + ")", "mount a file or directory of your own"}
 		}
 		defer func() { _ = set(time.Now()) }() // Ignore the error, because a wrong access time does no harm.
 	}
-	if _, err := io.WriteString(q, gate.AccessTimes); err != nil {
+	if _, err := io.WriteString(q, gate.CommandAccessTimes); err != nil {
 		return err
 	}
 	for i, target := range targets {
@@ -414,6 +414,6 @@ func (g *Guarded) compareAccessTimes(q *gateConn, targets, sources []string, dif
 			return &RefusedError{"a mount at " + target + " that shows another file than its path (a process changes the path at this moment)", "try again"}
 		}
 	}
-	_, err := q.readLine(gate.AccessTimes)
+	_, err := q.readLine(gate.CommandAccessTimes)
 	return err
 }

@@ -17,26 +17,26 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// answeringEngine is an engine with one container, whose gate gives a fixed answer.
-type answeringEngine struct {
-	engine
+// gateAnswerEngine is an engine with one container, whose gate gives a fixed answer.
+type gateAnswerEngine struct {
+	fakeEngine
 
 	answer string
 }
 
-func (a *answeringEngine) Start(context.Context, string) error {
+func (a *gateAnswerEngine) Start(context.Context, string) error {
 	c := a.containers["mine"]
 	c.State, c.Started = sandbox.Running, time.Now()
 	a.containers["mine"] = c
 	return nil
 }
 
-func (a *answeringEngine) Stop(context.Context, string, time.Duration) error {
+func (a *gateAnswerEngine) Stop(context.Context, string, time.Duration) error {
 	a.calls = append(a.calls, "stop")
 	return nil
 }
 
-func (a *answeringEngine) Exec(_ context.Context, _ string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
+func (a *gateAnswerEngine) Exec(_ context.Context, _ string, spec sandbox.ExecSpec) (sandbox.Attachment, error) {
 	if !slices.Contains(spec.Argv, "check") {
 		a.calls = append(a.calls, "exec")
 		return nil, nil
@@ -48,7 +48,7 @@ type fakeAttachment struct{ io.Reader }
 
 func (fakeAttachment) Write(p []byte) (int, error) { return len(p), nil }
 func (fakeAttachment) Close() error                { return nil }
-func (fakeAttachment) Said() string                { return "" }
+func (fakeAttachment) ErrorText() string           { return "" }
 
 // TestOnlyTheGateOpensTheGate checks that only the gate's own answer opens a container's gate. An
 // engine error, which a user can provoke, must not pass a container with unchecked mounts.
@@ -56,17 +56,17 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 	root := t.TempDir()
 	for name, answer := range map[string]string{
 		"the engine's error":  "OCI runtime exec failed: exec failed: chdir to cwd: no such file or directory: unknown\n",
-		"open at the start":   gate.Opened,
+		"open at the start":   gate.StateOpened,
 		"a line without end":  strings.Repeat("x", 1<<20),
 		"nothing":             "",
-		"another file's node": gate.Waiting + "1 1\n\n" + gate.Go,
+		"another file's node": gate.StateWaiting + "1 1\n\n" + gate.VerdictGo,
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := container("mine", "1000", "coder")
+			c := newContainer("mine", "1000", "coder")
 			c.State = "exited"
-			c.Mounts = []sandbox.Mount{{Type: "volume", Target: gate.Dir + "x"}, {Type: "bind", Source: root, Target: "/mnt"}}
-			e := &answeringEngine{engine: engine{containers: map[string]sandbox.Container{"mine": c}}, answer: answer}
-			g := Guard(e, Policy{Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
+			c.Mounts = []sandbox.Mount{{Type: "volume", Target: gate.DirPrefix + "x"}, {Type: "bind", Source: root, Target: "/mnt"}}
+			e := &gateAnswerEngine{fakeEngine: fakeEngine{containers: map[string]sandbox.Container{"mine": c}}, answer: answer}
+			g := Guard(e, Policy{Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, newReadyGate())
 			if err := g.Start(t.Context(), "mine"); err == nil || !slices.Contains(e.calls, "stop") {
 				t.Errorf("it was started (%v), and the engine was told to %v", err, e.calls)
 			}
@@ -80,20 +80,20 @@ func TestOnlyTheGateOpensTheGate(t *testing.T) {
 	}
 }
 
-// gvisor is an engine whose containers see other device and inode numbers than the host.
-type gvisor struct {
-	answeringEngine
+// gvisorEngine is an engine whose containers see other device and inode numbers than the host.
+type gvisorEngine struct {
+	gateAnswerEngine
 
 	mounted string
 }
 
-func (e *gvisor) Exec(context.Context, string, sandbox.ExecSpec) (sandbox.Attachment, error) {
+func (e *gvisorEngine) Exec(context.Context, string, sandbox.ExecSpec) (sandbox.Attachment, error) {
 	service, program := net.Pipe()
 	go func() {
 		defer program.Close()
-		fmt.Fprint(program, gate.Waiting, "1 1\n\n")
+		fmt.Fprint(program, gate.StateWaiting, "1 1\n\n")
 		for lines := bufio.NewScanner(program); lines.Scan(); fmt.Fprintln(program, lines.Text()) {
-			if info, err := os.Stat(e.mounted); err == nil && lines.Text()+"\n" == gate.AccessTimes {
+			if info, err := os.Stat(e.mounted); err == nil && lines.Text()+"\n" == gate.CommandAccessTimes {
 				fmt.Fprintln(program, fsutil.Stat(info).Atim.Nano())
 			}
 		}
@@ -103,25 +103,25 @@ func (e *gvisor) Exec(context.Context, string, sandbox.ExecSpec) (sandbox.Attach
 
 type conn struct{ net.Conn }
 
-func (conn) Said() string { return "" }
+func (conn) ErrorText() string { return "" }
 
 // TestAMountIsKnownOnAKernelWithNumbersOfItsOwn checks that a sandbox with a mount starts on
 // gVisor, whose device and inode numbers differ from the host's.
 func TestAMountIsKnownOnAKernelWithNumbersOfItsOwn(t *testing.T) {
 	for _, elsewhere := range []bool{false, true} {
 		root := t.TempDir()
-		e := &gvisor{mounted: root + "/home"}
+		e := &gvisorEngine{mounted: root + "/home"}
 		if elsewhere {
 			e.mounted = t.TempDir()
 		}
-		c := container("mine", "1000", "coder")
+		c := newContainer("mine", "1000", "coder")
 		c.State = "exited"
-		c.Mounts = []sandbox.Mount{{Type: "volume", Target: gate.Dir + "x"}, {Type: "bind", Source: root + "/home", Target: "/mnt"}}
+		c.Mounts = []sandbox.Mount{{Type: "volume", Target: gate.DirPrefix + "x"}, {Type: "bind", Source: root + "/home", Target: "/mnt"}}
 		if err := os.Mkdir(root+"/home", 0o700); err != nil {
 			t.Fatal(err)
 		}
-		e.answeringEngine = answeringEngine{engine: engine{containers: map[string]sandbox.Container{"mine": c}}}
-		g := Guard(e, Policy{Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
+		e.gateAnswerEngine = gateAnswerEngine{fakeEngine: fakeEngine{containers: map[string]sandbox.Container{"mine": c}}}
+		g := Guard(e, Policy{Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, newReadyGate())
 		if err := g.Start(t.Context(), "mine"); (err == nil) == elsewhere {
 			t.Errorf("mounted elsewhere: %v; the start said: %v", elsewhere, err)
 		}

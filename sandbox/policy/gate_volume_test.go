@@ -14,8 +14,8 @@ import (
 // volumeEngine is an engine with one volume, which stores copied files.
 type volumeEngine struct {
 	sandbox.FullEngine
-	there  []byte
-	copies int
+	volumeContent []byte
+	copies        int
 }
 
 func (v *volumeEngine) Create(context.Context, sandbox.Spec) (string, error)          { return "id", nil }
@@ -24,15 +24,15 @@ func (v *volumeEngine) Remove(context.Context, string) error                    
 
 func (v *volumeEngine) CopyIn(_ context.Context, _, _ string, r io.Reader) (err error) {
 	v.copies++
-	v.there, err = io.ReadAll(r)
+	v.volumeContent, err = io.ReadAll(r)
 	return err
 }
 
 func (v *volumeEngine) CopyOut(context.Context, string, string) (io.ReadCloser, error) {
-	if v.there == nil {
+	if v.volumeContent == nil {
 		return nil, sandbox.ErrGone
 	}
-	return io.NopCloser(bytes.NewReader(v.there)), nil
+	return io.NopCloser(bytes.NewReader(v.volumeContent)), nil
 }
 
 // TestTheGateIsWrittenToItsVolumeOnce checks that the program on the volume is replaced only if its
@@ -51,10 +51,10 @@ func TestTheGateIsWrittenToItsVolumeOnce(t *testing.T) {
 	}
 	fill(1)
 	fill(1)
-	engine.there = bytes.Replace(engine.there, []byte("a program"), []byte("b program"), 1)
+	engine.volumeContent = bytes.Replace(engine.volumeContent, []byte("a program"), []byte("b program"), 1)
 	fill(2)
-	engine.there = engine.there[:515]
+	engine.volumeContent = engine.volumeContent[:515]
 	fill(3)
-	engine.there = nil
+	engine.volumeContent = nil
 	fill(4)
 }

@@ -87,7 +87,7 @@ func (g *Guarded) labels() map[string]string {
 // owns reports whether a container belongs to the owner. If a container was made while the engine had another [RootMode], it
 // belongs to no owner, and the service removes it.
 func (g *Guarded) owns(c sandbox.Container) bool {
-	if c.Labels[LabelOwner] != "" && RootMode(c.Labels[LabelRoot]) != g.gate.Root() {
+	if c.Labels[LabelOwner] != "" && RootMode(c.Labels[LabelRoot]) != g.gate.KnownRootMode() {
 		return false
 	}
 	for name, value := range g.labels() {
@@ -114,7 +114,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 			want[name] = value
 		}
 	}
-	found, err := g.gate.list(ctx, g.Engine, want)
+	found, err := g.gate.listContainers(ctx, g.Engine, want)
 	return slices.DeleteFunc(found, func(c sandbox.Container) bool { return !g.owns(c) }), err
 }
 
@@ -122,7 +122,7 @@ func (g *Guarded) List(ctx context.Context, labels map[string]string) ([]sandbox
 func (g *Guarded) Inspect(ctx context.Context, id string) (sandbox.Container, error) {
 	c, err := g.Engine.Inspect(ctx, id)
 	if errors.Is(err, sandbox.ErrGone) && len(id) >= 12 {
-		if again, listErr := g.Engine.List(ctx, map[string]string{labelOldID + id[:12]: ""}); listErr == nil && len(again) > 0 {
+		if again, listErr := g.Engine.List(ctx, map[string]string{labelOldIDPrefix + id[:12]: ""}); listErr == nil && len(again) > 0 {
 			c, err = g.Engine.Inspect(ctx, again[0].ID)
 		}
 	}
@@ -149,7 +149,7 @@ func (g *Guarded) withOwned(ctx context.Context, id string, do func(id string) e
 // containers before it creates the next.
 func (g *Guarded) Create(ctx context.Context, spec sandbox.Spec) (string, error) {
 	if g.policy.MaxContainers > 0 && !g.owner.Operator {
-		release, err := g.gate.lock(ctx, fmt.Sprint("user ", g.owner.UID))
+		release, err := g.gate.lockKey(ctx, fmt.Sprint("user ", g.owner.UID))
 		if err != nil {
 			return "", fmt.Errorf("cannot create a container: another one is being created: %w", err)
 		}
@@ -179,7 +179,7 @@ func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more m
 	if len(asked) > maxSpecBytes {
 		return "", &RefusedError{fmt.Sprintf("a container of %d bytes of flags", len(asked)), fmt.Sprintf("the most is %d", maxSpecBytes)}
 	}
-	root, err := g.gate.AskRoot(ctx, g.Engine, g.policy)
+	root, err := g.gate.DetermineRootMode(ctx, g.Engine, g.policy)
 	if err != nil {
 		return "", err
 	}
@@ -223,10 +223,10 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := g.gate.AskRoot(ctx, g.Engine, g.policy); err != nil || !g.owns(c) {
+	if _, err := g.gate.DetermineRootMode(ctx, g.Engine, g.policy); err != nil || !g.owns(c) {
 		return errors.Join(err, fmt.Errorf("cannot start container %s: %w", id, sandbox.ErrGone))
 	}
-	if c.State != sandbox.Running && mustRemake(c) {
+	if c.State != sandbox.Running && mustRecreate(c) {
 		release, err := g.gate.lockContainer(ctx, c.ID)
 		if err != nil {
 			return err
@@ -238,11 +238,11 @@ func (g *Guarded) Start(ctx context.Context, id string) error {
 		_, err = g.replaceContainer(ctx, c)
 		return err
 	}
-	return g.startNow(ctx, c.ID)
+	return g.startAndPassGate(ctx, c.ID)
 }
 
-// startNow starts a container and lets it pass its gate.
-func (g *Guarded) startNow(ctx context.Context, id string) error {
+// startAndPassGate starts a container and lets it pass its gate.
+func (g *Guarded) startAndPassGate(ctx context.Context, id string) error {
 	release, err := g.gate.lockContainer(ctx, id)
 	if err != nil {
 		return err
@@ -250,7 +250,7 @@ func (g *Guarded) startNow(ctx context.Context, id string) error {
 	defer release()
 	c, err := g.Engine.Inspect(ctx, id)
 	if err == nil && c.State == sandbox.Running {
-		return g.ensurePassed(ctx, id) // Another caller has already started the container.
+		return g.ensureGatePassed(ctx, id) // Another caller has already started the container.
 	}
 	if err := g.Engine.Start(ctx, id); err != nil {
 		// The engine may have removed the volume with the gate program, and made an empty one of the same name. So forget the
@@ -276,11 +276,11 @@ func (g *Guarded) stopOnError(ctx context.Context, id string, err error) error {
 	return err
 }
 
-// ensurePassed lets a running container pass its gate, unless this service knows that it has passed. Before that, its mounts
+// ensureGatePassed lets a running container pass its gate, unless this service knows that it has passed. Before that, its mounts
 // may be wrong. The caller holds the container's lock.
-func (g *Guarded) ensurePassed(ctx context.Context, id string) error {
+func (g *Guarded) ensureGatePassed(ctx context.Context, id string) error {
 	c, err := g.Inspect(ctx, id)
-	if err != nil || c.State != sandbox.Running || !c.Started.IsZero() && g.gate.recordOf(c.ID, 0).passedStart.Equal(c.Started) {
+	if err != nil || c.State != sandbox.Running || !c.Started.IsZero() && g.gate.recordOf(c.ID, 0).passedStartTime.Equal(c.Started) {
 		return err
 	}
 	waits, err := g.passGate(ctx, c)
@@ -321,7 +321,7 @@ func (g *Guarded) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (s
 		return nil, err
 	}
 	defer release()
-	if err := g.ensurePassed(ctx, c.ID); err != nil {
+	if err := g.ensureGatePassed(ctx, c.ID); err != nil {
 		return nil, err
 	}
 	return g.Engine.Exec(ctx, c.ID, spec)

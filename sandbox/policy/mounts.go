@@ -69,30 +69,30 @@ func (p PathTranslator) translate(path string, ends func(sandbox.Mount) (from, t
 	}
 	for _, m := range p.mounts {
 		from, to := ends(m)
-		if rest, in := cutDir(path, from); in {
+		if rest, in := cutDirPrefix(path, from); in {
 			return filepath.Join(to, rest), true
 		}
 	}
 	return "", false
 }
 
-// Within returns whether a path of this process is on a read-only mount (readOnly), and whether something else is mounted
+// MountAt returns whether a path of this process is on a read-only mount (readOnly), and whether something else is mounted
 // below it (covered). A covered path must not be mounted in a sandbox, because the sandbox would see the files that the other
 // mount hides.
-func (p PathTranslator) Within(inside string) (readOnly, covered bool) {
+func (p PathTranslator) MountAt(inside string) (readOnly, covered bool) {
 	found := false
 	for _, m := range p.mounts {
-		rest, below := cutDir(m.Target, inside)
+		rest, below := cutDirPrefix(m.Target, inside)
 		covered = covered || below && rest != ""
-		if _, in := cutDir(inside, m.Target); in && !found {
+		if _, in := cutDirPrefix(inside, m.Target); in && !found {
 			found, readOnly = true, m.ReadOnly
 		}
 	}
 	return readOnly, covered
 }
 
-// cutDir returns the part of a path after the directory dir, or "" for dir itself. ok is false if the path is not in dir.
-func cutDir(path, dir string) (rest string, ok bool) {
+// cutDirPrefix returns the part of a path after the directory dir, or "" for dir itself. ok is false if the path is not in dir.
+func cutDirPrefix(path, dir string) (rest string, ok bool) {
 	if path == dir {
 		return "", true
 	}
@@ -134,7 +134,7 @@ func (g *Guarded) resolveMounts(spec *sandbox.Spec) error {
 		if !ok {
 			return g.refusedMount(m, errors.New("the engine does not have it: it is on no volume of this container"))
 		}
-		readOnly, covered := g.translator.Within(source)
+		readOnly, covered := g.translator.MountAt(source)
 		if covered {
 			return g.refusedMount(m, errors.New("something else is mounted below it"))
 		}
@@ -159,7 +159,7 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	defer dir.Close()
 	info, err := dir.Lstat(rel)
 	if errors.Is(err, fs.ErrNotExist) && m.CreateHostParent {
-		if err = dir.Mkdir(rel, 0o755); err == nil && g.gate.Root() == RootIsolated {
+		if err = dir.Mkdir(rel, 0o755); err == nil && g.gate.KnownRootMode() == RootIsolated {
 			// Let root inside write here, which maps to a user without other rights to the directory.
 			_, err = dir.Chmod(rel, 0o777)
 		}
@@ -176,9 +176,9 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	return filepath.Join(dir.Path(), rel), info, nil
 }
 
-// inSource calls do with the allowed root that contains source, and with the path of source below it. The root is opened with
+// withSource calls do with the allowed root that contains source, and with the path of source below it. The root is opened with
 // the owner's rights, and follows no symbolic links below it.
-func (g *Guarded) inSource(source string, do func(root *fsutil.Dir, rel string) error) error {
+func (g *Guarded) withSource(source string, do func(root *fsutil.Dir, rel string) error) error {
 	dir, rel, err := g.policy.openRoot(source, g.owner.Actor)
 	if err != nil {
 		return err

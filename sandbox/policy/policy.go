@@ -81,15 +81,15 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
 		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // These conditions are false for NaN.
 		{p.Memory == 0 || s.ShmSize <= p.Memory, "a --shm-size of " + strconv.FormatInt(s.ShmSize, 10) + " bytes", "the most is HINIT_SANDBOX_MEMORY, " + strconv.FormatInt(p.Memory>>20, 10) + "m"},
-		{!isIDPrefix(s.Name) && !strings.Contains(s.Name, replacedMark), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
+		{!isIDPrefix(s.Name) && !strings.Contains(s.Name, replacedNamePart), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
 		{s.Dir == "" || path.IsAbs(s.Dir) && !slices.Contains(kernelDirs, topDir(s.Dir)), "the working directory " + s.Dir, "give an absolute path, not in /proc, /sys and /dev"},
 	} {
 		if !rule.kept {
 			return &RefusedError{rule.what, rule.next}
 		}
 	}
-	if name, has := lo.FindKeyBy(s.Ulimits, func(name, _ string) bool { return !slices.Contains(ulimits, name) }); has {
-		return &RefusedError{"the limit " + strconv.Quote(name), "those that are: " + strings.Join(ulimits, ", ")}
+	if name, has := lo.FindKeyBy(s.Ulimits, func(name, _ string) bool { return !slices.Contains(allowedUlimits, name) }); has {
+		return &RefusedError{"the limit " + strconv.Quote(name), "those that are: " + strings.Join(allowedUlimits, ", ")}
 	}
 	if name, has := lo.FindKeyBy(s.Storage, func(name, _ string) bool { return name != "size" }); has {
 		return &RefusedError{"the storage option " + strconv.Quote(name), ""}
@@ -104,7 +104,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		switch top := topDir(m.Target); {
 		case m.Type == "tmpfs" && !regexp.MustCompile(tmpfsOptions).MatchString(m.Options):
 			return &RefusedError{"a tmpfs with the options " + strconv.Quote(m.Options), "those that are: rw, ro, exec, noexec, nosuid, nodev, size (as 512m, below 20g), mode, uid, gid, nr_inodes"}
-		case top == "/", top == "/sbin", slices.Contains(kernelDirs, top), strings.HasPrefix(top, strings.TrimSuffix(gate.Dir, "-")):
+		case top == "/", top == "/sbin", slices.Contains(kernelDirs, top), strings.HasPrefix(top, strings.TrimSuffix(gate.DirPrefix, "-")):
 			// Refuse a mount that hides the gate program, or a mount that the engine makes itself.
 			return &RefusedError{"a mount at " + m.Target, ""}
 		case m.Type == "volume":
@@ -136,8 +136,8 @@ func (p Policy) harden(s *sandbox.Spec) {
 // minCPUs is the smallest CPU limit that an engine can set. The engine would ignore a smaller limit.
 const minCPUs = 0.01
 
-// ulimits are the resource limits that a caller may set. With another one, a process could get more than the host allows.
-var ulimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
+// allowedUlimits are the resource limits that a caller may set. With another one, a process could get more than the host allows.
+var allowedUlimits = []string{"core", "cpu", "data", "fsize", "nofile", "nproc", "stack"}
 
 // tmpfsOptions is a regular expression for the options that a caller's tmpfs may have. It excludes remount, which mounts
 // nothing new, but changes the mount that is already at the target and the file system of the machine behind it. It also

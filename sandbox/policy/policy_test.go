@@ -19,8 +19,8 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// engine records its calls, and panics at unexpected ones.
-type engine struct {
+// fakeEngine records its calls, and panics at unexpected ones.
+type fakeEngine struct {
 	sandbox.FullEngine
 	containers map[string]sandbox.Container
 	created    []sandbox.Spec
@@ -29,16 +29,16 @@ type engine struct {
 	info       sandbox.Info
 }
 
-func (e *engine) Image(context.Context, string) (sandbox.Image, error) {
+func (e *fakeEngine) Image(context.Context, string) (sandbox.Image, error) {
 	return sandbox.Image{Entrypoint: []string{"/entry"}, Cmd: []string{"image's"}, Dir: "/"}, nil
 }
 
-func (e *engine) Create(_ context.Context, s sandbox.Spec) (string, error) {
+func (e *fakeEngine) Create(_ context.Context, s sandbox.Spec) (string, error) {
 	e.created = append(e.created, s)
 	return strings.Repeat("c", 64), nil
 }
 
-func (e *engine) List(_ context.Context, labels map[string]string) (found []sandbox.Container, _ error) {
+func (e *fakeEngine) List(_ context.Context, labels map[string]string) (found []sandbox.Container, _ error) {
 next:
 	for _, c := range e.containers {
 		for name, value := range labels {
@@ -51,40 +51,40 @@ next:
 	return found, nil
 }
 
-func (e *engine) Inspect(_ context.Context, id string) (sandbox.Container, error) {
+func (e *fakeEngine) Inspect(_ context.Context, id string) (sandbox.Container, error) {
 	if c, ok := e.containers[id]; ok {
 		return c, nil
 	}
 	return sandbox.Container{}, sandbox.ErrGone
 }
 
-func (e *engine) Remove(_ context.Context, id string) error {
+func (e *fakeEngine) Remove(_ context.Context, id string) error {
 	e.calls = append(e.calls, "remove "+id)
 	return nil
 }
 
-func (e *engine) Exec(_ context.Context, id string, _ sandbox.ExecSpec) (sandbox.Attachment, error) {
+func (e *fakeEngine) Exec(_ context.Context, id string, _ sandbox.ExecSpec) (sandbox.Attachment, error) {
 	e.calls = append(e.calls, "exec "+id)
 	return nil, nil
 }
 
-// readyGate returns a Gate whose volume already has the program.
-func readyGate() *Gate { return gateOf(RootCaller) }
+// newReadyGate returns a Gate whose volume already has the program.
+func newReadyGate() *Gate { return newGateWithRoot(RootCaller) }
 
-func gateOf(root RootMode) *Gate {
+func newGateWithRoot(root RootMode) *Gate {
 	g := &Gate{}
 	g.volume.Store(new("gates"))
 	g.root.Store(&root)
 	return g
 }
 
-func (e *engine) Info(context.Context) (sandbox.Info, error) { return e.info, nil }
+func (e *fakeEngine) Info(context.Context) (sandbox.Info, error) { return e.info, nil }
 
-func (e *engine) Volumes(context.Context, string, map[string]string) ([]sandbox.Volume, error) {
+func (e *fakeEngine) Volumes(context.Context, string, map[string]string) ([]sandbox.Volume, error) {
 	return []sandbox.Volume{{Name: "gates"}}, nil
 }
 
-func (e *engine) CreateVolume(_ context.Context, name string, labels map[string]string) error {
+func (e *fakeEngine) CreateVolume(_ context.Context, name string, labels map[string]string) error {
 	e.volumes = append(e.volumes, sandbox.Volume{Name: name, Labels: labels})
 	return nil
 }
@@ -115,7 +115,7 @@ func TestEscapes(t *testing.T) {
 		t.Fatal(err)
 	}
 	mkfifo(t, filepath.Join(root, "fifo"))
-	listen(t, filepath.Join(root, "docker.sock"))
+	listenUnix(t, filepath.Join(root, "docker.sock"))
 	bind := func(source, target string) func(*sandbox.Spec) {
 		return func(s *sandbox.Spec) {
 			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "bind", Source: source, Target: target, CreateHostParent: true})
@@ -165,13 +165,13 @@ func TestEscapes(t *testing.T) {
 		"the gate's volume": func(s *sandbox.Spec) {
 			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "volume", Source: "gates", Target: "/d"})
 		},
-		"over the gate":          bind(root+"/x", gate.Dir+"x"),
-		"in the gate":            bind(root+"/x", gate.Dir+"x/gate"),
+		"over the gate":          bind(root+"/x", gate.DirPrefix+"x"),
+		"in the gate":            bind(root+"/x", gate.DirPrefix+"x/gate"),
 		"over everything":        bind(root+"/x", "/"),
 		"over proc":              bind(root+"/x", "/proc/sys"),
 		"over the engine's init": bind(root+"/x", "/sbin"),
 		"a tmpfs over the gate": func(s *sandbox.Spec) {
-			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "tmpfs", Target: gate.Dir + "x"})
+			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "tmpfs", Target: gate.DirPrefix + "x"})
 		},
 		"a tmpfs that makes a mount writable": func(s *sandbox.Spec) {
 			s.Mounts = append(s.Mounts, sandbox.Mount{Type: "tmpfs", Target: "/root/.", Options: "remount,rw"})
@@ -194,7 +194,7 @@ func TestEscapes(t *testing.T) {
 		"a descriptor of runc's":        func(s *sandbox.Spec) { s.Dir = "//proc/self/fd/7" },
 		"a relative directory":          func(s *sandbox.Spec) { s.Dir = "work" },
 		"another one's id as a name":    func(s *sandbox.Spec) { s.Name = "bbf3fd2097e8" },
-		"the name of one made again":    func(s *sandbox.Spec) { s.Name = "x" + replacedMark + "y" },
+		"the name of one made again":    func(s *sandbox.Spec) { s.Name = "x" + replacedNamePart + "y" },
 		"the root directory":            bind("/", "/host"),
 		"a directory of the system":     bind("/etc", "/host"),
 		"the engine's socket":           bind("/var/run/docker.sock", "/s"),
@@ -213,11 +213,11 @@ func TestEscapes(t *testing.T) {
 		"a pipe":                        bind(root+"/fifo", "/host"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			e := &engine{}
+			e := &fakeEngine{}
 			p := Policy{Images: []string{"allowed:1"}, Roots: []string{root}, Memory: 2 << 30, CPUs: 2}
 			spec := validSpec(root)
 			change(&spec)
-			_, err := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate()).Create(t.Context(), spec)
+			_, err := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, newReadyGate()).Create(t.Context(), spec)
 			if !errors.Is(err, sandbox.ErrRefused) {
 				t.Errorf("error %v", err)
 			}
@@ -234,9 +234,9 @@ func TestEscapes(t *testing.T) {
 
 func TestGuardMakesItHard(t *testing.T) {
 	root := t.TempDir()
-	e := &engine{}
+	e := &fakeEngine{}
 	p := Policy{Images: []string{"allowed"}, Roots: []string{root}, Memory: 2 << 30, CPUs: 2}
-	g := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
+	g := Guard(e, p, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, newReadyGate())
 	if _, err := g.Create(t.Context(), validSpec(root)); err != nil {
 		t.Fatal(err)
 	}
@@ -249,14 +249,14 @@ func TestGuardMakesItHard(t *testing.T) {
 		t.Errorf("who asks for a tiny part of a processor has %v", tiny.CPUs)
 	}
 	full, bare := e.created[0], e.created[1]
-	if got := strings.Join(append(full.Entrypoint, full.Cmd...), " "); !strings.HasPrefix(got, gate.Dir) || !strings.HasSuffix(got, "/gate gate-init /root /entry sleep infinity") || full.Init {
+	if got := strings.Join(append(full.Entrypoint, full.Cmd...), " "); !strings.HasPrefix(got, gate.DirPrefix) || !strings.HasSuffix(got, "/gate gate-init /root /entry sleep infinity") || full.Init {
 		t.Errorf("it begins with %q", got)
 	}
 	for _, m := range full.Mounts {
 		if m.Type == "bind" && m.CreateHostParent {
 			t.Errorf("the engine would make %+v as root", m)
 		}
-		if strings.HasPrefix(m.Target, gate.Dir) && (!m.ReadOnly || m.Type != "volume" || len(m.Target) < len(gate.Dir)+20) {
+		if strings.HasPrefix(m.Target, gate.DirPrefix) && (!m.ReadOnly || m.Type != "volume" || len(m.Target) < len(gate.DirPrefix)+20) {
 			t.Errorf("the gate is on %+v", m)
 		}
 	}
@@ -278,8 +278,8 @@ func TestGuardMakesItHard(t *testing.T) {
 // command without the image's entry point.
 func TestAnEmptyEntryPointStoppedASandboxAtItsGate(t *testing.T) {
 	root := t.TempDir()
-	e := &engine{}
-	g := Guard(e, Policy{Images: []string{"allowed"}, Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
+	e := &fakeEngine{}
+	g := Guard(e, Policy{Images: []string{"allowed"}, Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, newReadyGate())
 	spec := validSpec(root)
 	spec.Entrypoint = []string{""}
 	if _, err := g.Create(t.Context(), spec); err != nil {
@@ -290,24 +290,24 @@ func TestAnEmptyEntryPointStoppedASandboxAtItsGate(t *testing.T) {
 	}
 }
 
-func container(id, owner, profile string) sandbox.Container {
+func newContainer(id, owner, profile string) sandbox.Container {
 	return sandbox.Container{ID: id, State: sandbox.Running, Labels: map[string]string{sandbox.LabelAgent: "1", LabelOwner: owner, LabelRoot: string(RootCaller), sandbox.LabelProfile: profile, sandbox.LabelVolume: "here"}}
 }
 
 // TestOnlyItsOwn checks that a caller can't see containers of other owners.
 func TestOnlyItsOwn(t *testing.T) {
-	e := &engine{containers: map[string]sandbox.Container{
-		"mine": container("mine", "1000", "coder"), "profile": container("profile", "1000", "writer"), "user": container("user", "1001", "coder"),
-		"plain": {ID: "plain", Labels: map[string]string{}}, "hinit": container("hinit", "1000", "coder"), "old": {ID: "old", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder"}},
+	e := &fakeEngine{containers: map[string]sandbox.Container{
+		"mine": newContainer("mine", "1000", "coder"), "profile": newContainer("profile", "1000", "writer"), "user": newContainer("user", "1001", "coder"),
+		"plain": {ID: "plain", Labels: map[string]string{}}, "hinit": newContainer("hinit", "1000", "coder"), "old": {ID: "old", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder"}},
 		"rooted": {ID: "rooted", Labels: map[string]string{sandbox.LabelAgent: "1", sandbox.LabelProfile: "coder", LabelOwner: "1000"}},
 	}}
 	// A container of another installation with the same user and profile.
-	elsewhere := container("elsewhere", "1000", "coder")
+	elsewhere := newContainer("elsewhere", "1000", "coder")
 	elsewhere.Labels[sandbox.LabelVolume] = "elsewhere"
-	again := container("again", "1000", "coder")
-	again.Name = "x" + replacedMark + "y"
+	again := newContainer("again", "1000", "coder")
+	again.Name = "x" + replacedNamePart + "y"
 	e.containers["elsewhere"], e.containers["again"] = elsewhere, again
-	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{containerID: "hinit"}, readyGate())
+	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{containerID: "hinit"}, newReadyGate())
 	ctx := t.Context()
 	for id := range e.containers {
 		if id == "mine" {
@@ -357,8 +357,8 @@ func TestOnlyItsOwn(t *testing.T) {
 }
 
 func TestTooMany(t *testing.T) {
-	e := &engine{containers: map[string]sandbox.Container{"a": container("a", "1000", "coder"), "b": container("b", "1000", "writer")}}
-	g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: 2}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate())
+	e := &fakeEngine{containers: map[string]sandbox.Container{"a": newContainer("a", "1000", "coder"), "b": newContainer("b", "1000", "writer")}}
+	g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: 2}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, newReadyGate())
 	if _, err := g.Create(t.Context(), sandbox.Spec{Image: "x"}); !errors.Is(err, sandbox.ErrRefused) {
 		t.Errorf("error %v", err)
 	}
@@ -368,8 +368,8 @@ func TestTooMany(t *testing.T) {
 // requests.
 func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
 	const most, requests = 3, 8
-	e := &slowEngine{engine: engine{containers: map[string]sandbox.Container{}}}
-	gate := readyGate()
+	e := &slowEngine{fakeEngine: fakeEngine{containers: map[string]sandbox.Container{}}}
+	gate := newReadyGate()
 	var asking sync.WaitGroup
 	for n := range requests {
 		g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: most}, Owner{UID: 1000, Profile: fmt.Sprint("p", n%2), Volume: "here"}, PathTranslator{}, gate)
@@ -384,7 +384,7 @@ func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
 		t.Errorf("%d requests at once get %d containers, of at most %d", requests, n, most)
 	}
 	waits, cancel := context.WithCancel(t.Context())
-	release, err := gate.lock(t.Context(), "user 1000")
+	release, err := gate.lockKey(t.Context(), "user 1000")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -399,13 +399,13 @@ func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
 // slowEngine lets other requests run while it creates a container.
 type slowEngine struct {
 	mu sync.Mutex
-	engine
+	fakeEngine
 }
 
 func (e *slowEngine) List(ctx context.Context, labels map[string]string) ([]sandbox.Container, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.engine.List(ctx, labels)
+	return e.fakeEngine.List(ctx, labels)
 }
 
 func (e *slowEngine) Create(_ context.Context, s sandbox.Spec) (string, error) {
@@ -494,8 +494,8 @@ func TestAMountOfTheContainersOwn(t *testing.T) {
 	places := PathTranslator{containerID: "me", mounts: []sandbox.Mount{
 		{Source: "/host/secret", Target: root + "/above/secret"}, {Source: "/host/ro", Target: root + "/ro", ReadOnly: true}, {Source: "/host/data", Target: root},
 	}}
-	e := &engine{}
-	g := Guard(e, Policy{Images: []string{"*"}, Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, places, readyGate())
+	e := &fakeEngine{}
+	g := Guard(e, Policy{Images: []string{"*"}, Roots: []string{root}}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, places, newReadyGate())
 	make := func(source string) error {
 		_, err := g.Create(t.Context(), sandbox.Spec{Image: "x", Mounts: []sandbox.Mount{{Type: "bind", Source: source, Target: "/x"}}})
 		return err
@@ -519,14 +519,14 @@ func TestWhatIsMadeAgain(t *testing.T) {
 	for target, want := range map[string]bool{"/root": true, "/workspace/": true, "/a/b": false, "/root/.hermes/x": false} {
 		c := sandbox.Container{Mounts: []sandbox.Mount{{Type: "tmpfs", Target: "/x/y"}, {Type: "bind", Target: target}}}
 		image := sandbox.Container{Started: time.Now(), Mounts: []sandbox.Mount{{Type: "bind", Target: "/data"}, {Type: "volume", Target: target}}}
-		if mustRemake(image) == want {
+		if mustRecreate(image) == want {
 			t.Errorf("another start with a volume of the image's at %s: made again %v", target, !want)
 		}
-		if mustRemake(c) {
+		if mustRecreate(c) {
 			t.Errorf("the first start with %s makes it again", target)
 		}
 		c.Started = time.Now()
-		if mustRemake(c) == want {
+		if mustRecreate(c) == want {
 			t.Errorf("another start with %s: made again %v", target, !want)
 		}
 	}
@@ -547,8 +547,8 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 		owner := Owner{UID: 1000, Profile: "coder", Volume: "here", Actor: fsutil.NewActor(fsutil.Identity{UID: uid, GID: gid})}
 		p := Policy{Images: []string{"allowed:1"}, Roots: []string{root}}
 
-		e := &engine{}
-		if _, err := Guard(e, p, owner, PathTranslator{}, readyGate()).Create(t.Context(), spec); err != nil {
+		e := &fakeEngine{}
+		if _, err := Guard(e, p, owner, PathTranslator{}, newReadyGate()).Create(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
 		if made := e.created[0]; made.User != fmt.Sprintf("%d:%d", uid, gid) || len(made.CapAdd)+len(made.Groups) > 0 || !slices.Contains(made.SecurityOpt, "no-new-privileges") ||
@@ -556,8 +556,8 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 			t.Errorf("who asks for the user %q gets %+v", user, made)
 		}
 
-		e, p.PrivateRoot = &engine{}, true
-		if _, err := Guard(e, p, owner, PathTranslator{}, readyGate()).Create(t.Context(), spec); err != nil {
+		e, p.PrivateRoot = &fakeEngine{}, true
+		if _, err := Guard(e, p, owner, PathTranslator{}, newReadyGate()).Create(t.Context(), spec); err != nil {
 			t.Fatal(err)
 		}
 		made := e.created[0]
@@ -572,7 +572,7 @@ func TestTheAgentBecomesRootOfTheHost(t *testing.T) {
 	}
 	spec := validSpec(root)
 	spec.Mounts = append(spec.Mounts, sandbox.Mount{Type: "bind", Source: root + "/file", Target: "/root/file"})
-	if _, err := Guard(&engine{}, Policy{Images: []string{"*"}, Roots: []string{root}, PrivateRoot: true}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, readyGate()).Create(t.Context(), spec); !errors.Is(err, sandbox.ErrRefused) {
+	if _, err := Guard(&fakeEngine{}, Policy{Images: []string{"*"}, Roots: []string{root}, PrivateRoot: true}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{}, newReadyGate()).Create(t.Context(), spec); !errors.Is(err, sandbox.ErrRefused) {
 		t.Errorf("a file that can be written: %v", err)
 	}
 }
@@ -586,14 +586,14 @@ func TestWhichRoot(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if got := hasAllUsers(file); got != want {
+		if got := mapsAllUsers(file); got != want {
 			t.Errorf("with the map %q: %v", text, got)
 		}
 	}
-	if got := (Policy{}).RootOf(sandbox.Info{}); got != RootCaller {
+	if got := (Policy{}).RootModeOf(sandbox.Info{}); got != RootCaller {
 		t.Errorf("an engine that maps no users: %v", got)
 	}
-	if got := (Policy{PrivateRoot: true}).RootOf(sandbox.Info{UserMapping: "rootless"}); got != RootPrivate {
+	if got := (Policy{PrivateRoot: true}).RootModeOf(sandbox.Info{UserMapping: "rootless"}); got != RootPrivate {
 		t.Errorf("with HINIT_SANDBOX_ROOT=private: %v", got)
 	}
 }
@@ -607,7 +607,7 @@ func TestRootInsideCouldNotWriteToItsWorkspace(t *testing.T) {
 		if err := os.Mkdir(there, 0o700); err != nil {
 			t.Fatal(err)
 		}
-		g := Guard(&engine{}, Policy{Roots: []string{top}}, Owner{Actor: fsutil.Self()}, PathTranslator{}, gateOf(root))
+		g := Guard(&fakeEngine{}, Policy{Roots: []string{top}}, Owner{Actor: fsutil.ProcessActor()}, PathTranslator{}, newGateWithRoot(root))
 		for path, want := range map[string]os.FileMode{filepath.Join(top, "made", "workspace"): want, there: 0o700} {
 			_, info, err := g.resolveSource(sandbox.Mount{Type: "bind", Source: path, Target: "/workspace", CreateHostParent: true})
 			if err != nil || info.Mode().Perm() != want {

@@ -22,8 +22,8 @@ import (
 	"hinit/sandbox/gate"
 )
 
-// RootMode describes the power over the machine that a process with user id 0 in a sandbox has. [Policy.RootOf] determines it for
-// an engine.
+// RootMode describes the power over the machine that a process with user id 0 in a sandbox has. [Policy.RootModeOf] determines it
+// for an engine.
 type RootMode string
 
 // The values of RootMode. With each of them, root inside has no power outside.
@@ -38,10 +38,10 @@ const (
 
 // Labels that only the guard sets.
 const (
-	LabelRoot   = "hinit-root"   // Label with the RootMode of a container.
-	labelCopies = "hinit-copies" // Label with the files that are copied into the container at each start.
-	labelSpec   = "hinit-spec"   // Label with the Spec that the caller asked for, from which the container can be created again.
-	labelOldID  = "hinit-was-"   // Prefix of labels with the first digits of earlier IDs of the container.
+	LabelRoot        = "hinit-root"   // Label with the RootMode of a container.
+	labelCopies      = "hinit-copies" // Label with the files that are copied into the container at each start.
+	labelSpec        = "hinit-spec"   // Label with the Spec that the caller asked for, from which the container can be created again.
+	labelOldIDPrefix = "hinit-was-"   // Prefix of labels with the first digits of earlier IDs of the container.
 )
 
 // String describes a RootMode for the output of commands.
@@ -59,21 +59,21 @@ func (r RootMode) String() string {
 // RootAdvice tells an operator how sandboxes can have root inside. Error messages include this text.
 const RootAdvice = "to have root there, set HINIT_SANDBOX_ROOT=private for hinit sandbox serve, or use an engine with userns-remap"
 
-// RootOf returns the RootMode for an engine. An engine that maps users maps root of all its containers to one user. If this
-// process ran in such a container, it would be the same user as root in the sandboxes. So RootOf returns RootIsolated only if
+// RootModeOf returns the RootMode for an engine. An engine that maps users maps root of all its containers to one user. If this
+// process ran in such a container, it would be the same user as root in the sandboxes. So RootModeOf returns RootIsolated only if
 // its own users are not mapped.
-func (p Policy) RootOf(info sandbox.Info) RootMode {
+func (p Policy) RootModeOf(info sandbox.Info) RootMode {
 	switch {
 	case p.PrivateRoot:
 		return RootPrivate
-	case info.UserMapping != "" && hasAllUsers("/proc/self/uid_map"):
+	case info.UserMapping != "" && mapsAllUsers("/proc/self/uid_map"):
 		return RootIsolated
 	}
 	return RootCaller
 }
 
-// hasAllUsers reports whether a uid_map file (user_namespaces(7)) maps every user of the machine to itself.
-func hasAllUsers(uidMap string) bool {
+// mapsAllUsers reports whether a uid_map file (user_namespaces(7)) maps every user of the machine to itself.
+func mapsAllUsers(uidMap string) bool {
 	text, err := os.ReadFile(uidMap)
 	return err == nil && slices.Equal(strings.Fields(string(text)), []string{"0", "0", "4294967295"})
 }
@@ -146,9 +146,9 @@ func (g *Guarded) makePrivate(ctx context.Context, spec *sandbox.Spec) error {
 	return nil
 }
 
-// SourceGone reports whether the directory for which a private volume was made is gone. The volume can then be removed too.
-func (p Policy) SourceGone(v sandbox.Volume) bool {
-	dir, rel, err := p.openRoot(v.Labels[sandbox.LabelSource], fsutil.Self())
+// IsSourceGone reports whether the directory for which a private volume was made is gone. The volume can then be removed too.
+func (p Policy) IsSourceGone(v sandbox.Volume) bool {
+	dir, rel, err := p.openRoot(v.Labels[sandbox.LabelSource], fsutil.ProcessActor())
 	if err != nil {
 		return false
 	}
@@ -167,8 +167,8 @@ const maxVolumes = 512
 // maxCopyBytes limits the size of the owner's files that are copied into a container at each start.
 const maxCopyBytes = 1 << 30
 
-// copyTime limits the time for copying the owner's files into a container.
-const copyTime = 2 * time.Minute
+// copyTimeout limits the time for copying the owner's files into a container.
+const copyTimeout = 2 * time.Minute
 
 // copyIn sends the owner's read-only files to the gate program, which unpacks them. The engine's own copy function is not
 // safe here: it mounts the container's volumes again by name, so another container of the owner could redirect a mount. It
@@ -180,11 +180,11 @@ func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 	} else if err := json.Unmarshal([]byte(text), &copies); err != nil {
 		return fmt.Errorf("cannot read the label %s: %w", labelCopies, err)
 	}
-	_, err := io.WriteString(q, gate.Unpack)
+	_, err := io.WriteString(q, gate.CommandUnpack)
 	packing := tar.NewWriter(&limitedWriter{q, maxCopyBytes})
 	for target, source := range copies {
 		if err == nil {
-			err = g.inSource(source, func(root *fsutil.Dir, rel string) error {
+			err = g.withSource(source, func(root *fsutil.Dir, rel string) error {
 				return archive.Add(packing, root, rel, strings.TrimPrefix(target, "/"))
 			})
 		}
@@ -193,7 +193,7 @@ func (g *Guarded) copyIn(c sandbox.Container, q *gateConn) error {
 		err = packing.Close()
 	}
 	if err == nil {
-		_, err = q.readLine(gate.Unpack)
+		_, err = q.readLine(gate.CommandUnpack)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot copy into the container %.12s: %w", c.ID, err)
@@ -214,11 +214,11 @@ func (l *limitedWriter) Write(data []byte) (int, error) {
 	return l.Writer.Write(data)
 }
 
-// mustRemake reports whether a stopped container must be recreated instead of started again. After
+// mustRecreate reports whether a stopped container must be recreated instead of started again. After
 // the first run, the owner knows the random path of the gate program. With a link in one mount, the
 // owner could redirect another mount over that path. Only mounts directly below the root directory
 // are safe.
-func mustRemake(c sandbox.Container) bool {
+func mustRecreate(c sandbox.Container) bool {
 	bound := slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool { return m.Type == "bind" })
 	return bound && !c.Started.IsZero() && slices.ContainsFunc(c.Mounts, func(m sandbox.Mount) bool {
 		// A tmpfs is safe too, because it is empty at the start and contains no link.
@@ -229,7 +229,7 @@ func mustRemake(c sandbox.Container) bool {
 // maxOldIDs limits how many earlier ids of a container its labels keep.
 const maxOldIDs = 16
 
-// replaceContainer replaces a stopped container that must not be started again, see [mustRemake]. The new container has the
+// replaceContainer replaces a stopped container that must not be started again, see [mustRecreate]. The new container has the
 // same Spec, but another path of the gate program. Callers can still use the id of the old container, and then reach the new
 // one.
 func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id string, err error) {
@@ -237,7 +237,7 @@ func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id
 	if err = json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {
 		return "", fmt.Errorf("cannot read the label %s: %w", labelSpec, err)
 	}
-	if err := g.Engine.Rename(ctx, c.ID, c.Name+replacedMark+strings.ToLower(rand.Text()[:8])); err != nil {
+	if err := g.Engine.Rename(ctx, c.ID, c.Name+replacedNamePart+strings.ToLower(rand.Text()[:8])); err != nil {
 		return "", err
 	}
 	defer func() {
@@ -246,27 +246,27 @@ func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id
 		}
 	}()
 	spec.Name = c.Name
-	was := map[string]string{labelOldID + c.ID[:12]: ""}
+	was := map[string]string{labelOldIDPrefix + c.ID[:12]: ""}
 	for name := range c.Labels {
-		if strings.HasPrefix(name, labelOldID) && len(was) < maxOldIDs {
+		if strings.HasPrefix(name, labelOldIDPrefix) && len(was) < maxOldIDs {
 			was[name] = ""
 		}
 	}
 	if id, err = g.createContainer(ctx, spec, was); err != nil {
 		return "", err
 	}
-	if err = g.startNow(ctx, id); err != nil {
+	if err = g.startAndPassGate(ctx, id); err != nil {
 		return "", errors.Join(err, g.Engine.Remove(context.WithoutCancel(ctx), id))
 	}
 	_ = g.Engine.Remove(context.WithoutCancel(ctx), c.ID) // Ignore the error: [Gate.RemoveReplaced] tries again later.
 	return id, nil
 }
 
-// replacedMark is a part of the name of a replaced container, until the container is removed. Callers can't choose such a
+// replacedNamePart is a part of the name of a replaced container, until the container is removed. Callers can't choose such a
 // name.
-const replacedMark = "-replaced-"
+const replacedNamePart = "-replaced-"
 
-func isReplaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedMark) }
+func isReplaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedNamePart) }
 
 // RemoveReplaced removes a container that was replaced, but that could not be removed at that time. It ignores all other
 // containers.

@@ -19,22 +19,22 @@ import (
 const (
 	// scanInterval is the shortest time between two scans for unused sandboxes, however many events arrive.
 	scanInterval = 5 * time.Second
-	// rescanTime is the time until the next scan if a sandbox could not be removed, or if the engine reports no events.
-	rescanTime = time.Minute
+	// rescanInterval is the time until the next scan if a sandbox could not be removed, or if the engine reports no events.
+	rescanInterval = time.Minute
 )
 
 // cleanUp removes unused sandboxes until ctx ends. It scans for them when the engine reports a change and when a sandbox
 // reaches its age limit. It also scans within a minute after the end of a process that owns a sandbox. At other times it
 // sleeps.
 func (h *service) cleanUp(ctx context.Context) {
-	done := guard.Begin("watching the engine", func() { h.watch(ctx) })
+	done := guard.GoWithDone("watching the engine", func() { h.watch(ctx) })
 	defer func() { <-done }()
 	apart := min(scanInterval, max(h.opts.Lifetime/2, time.Second))
 	last := time.Now()
 	due := last.Add(apart) // Time of the next scan; zero: never.
 	var settled time.Time
 	for {
-		wake := lo.Ternary(len(h.owners) > 0, sandbox.EarlierTime(due, time.Now().Add(rescanTime)), due)
+		wake := lo.Ternary(len(h.ownerProcesses) > 0, sandbox.EarlierTime(due, time.Now().Add(rescanInterval)), due)
 		var alarm <-chan time.Time
 		if !wake.IsZero() {
 			alarm = time.After(time.Until(wake))
@@ -42,10 +42,10 @@ func (h *service) cleanUp(ctx context.Context) {
 		select {
 		case <-h.scanRequests:
 			// Scan again when the files of a removed container are old enough to be removed.
-			settled = time.Now().Add(sandbox.OrphanAge(h.opts.Lifetime))
+			settled = time.Now().Add(sandbox.MinOrphanAge(h.opts.Lifetime))
 			due = sandbox.EarlierTime(due, lo.Latest(time.Now(), last.Add(apart)))
 		case <-alarm:
-			if !wake.Equal(due) && !slices.ContainsFunc(h.owners, func(name string) bool { return !dockercli.IsAlive(name) }) {
+			if !wake.Equal(due) && !slices.ContainsFunc(h.ownerProcesses, func(name string) bool { return !dockercli.ProcessIsAlive(name) }) {
 				continue
 			}
 			last = time.Now()
@@ -63,17 +63,17 @@ func (h *service) cleanUp(ctx context.Context) {
 // requests a scan each time.
 func (h *service) watch(ctx context.Context) {
 	changed := func() { pause.Wake(h.scanRequests) }
-	wait, said := engineRetryTime, false
+	wait, said := engineRetryInterval, false
 	for {
-		err := h.engine.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineRetryTime, false; changed() }, changed)
+		err := h.engine.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineRetryInterval, false; changed() }, changed)
 		if !pause.For(ctx, wait) {
 			return
 		}
-		if wait >= rescanTime && !said {
+		if wait >= rescanInterval && !said {
 			said = true
-			h.log("the engine does not tell of changes, so it is asked every %v: %v", rescanTime, err)
+			h.log("the engine does not tell of changes, so it is asked every %v: %v", rescanInterval, err)
 		}
-		wait = min(2*wait, rescanTime)
+		wait = min(2*wait, rescanInterval)
 		changed()
 	}
 }
@@ -86,15 +86,15 @@ func (h *service) scan(ctx context.Context) (next time.Time) {
 	own, err := h.engine.List(ctx, map[string]string{sandbox.LabelAgent: "1", sandbox.LabelClient: "", sandbox.LabelVolume: h.volume()})
 	if err != nil {
 		h.log("cannot look for unused sandboxes: %v", err)
-		return time.Now().Add(rescanTime)
+		return time.Now().Add(rescanInterval)
 	}
-	h.owners = nil
+	h.ownerProcesses = nil
 	for _, c := range own {
 		if c.Labels[policy.LabelOwner] == "" {
 			continue
 		}
-		if owner := c.Labels[sandbox.LabelClient]; dockercli.IsAlive(owner) {
-			h.owners = append(h.owners, owner)
+		if owner := c.Labels[sandbox.LabelClient]; dockercli.ProcessIsAlive(owner) {
+			h.ownerProcesses = append(h.ownerProcesses, owner)
 			continue
 		}
 		// Keep a sandbox with a running command: lastUse then returns the current time.
@@ -103,7 +103,7 @@ func (h *service) scan(ctx context.Context) (next time.Time) {
 			continue
 		}
 		if !h.remove(ctx, c, fmt.Sprintf("its agent is dead, and it was not used for %v", h.opts.Lifetime)) {
-			next = sandbox.EarlierTime(next, time.Now().Add(rescanTime))
+			next = sandbox.EarlierTime(next, time.Now().Add(rescanInterval))
 		}
 	}
 	if !h.opts.SweepOrphans {
@@ -112,7 +112,7 @@ func (h *service) scan(ctx context.Context) (next time.Time) {
 	gone, due, err := h.sweeper.Sweep(ctx, sandbox.SweepOptions{})
 	if err != nil {
 		h.log("cannot sweep sandboxes: %v", err)
-		due = time.Now().Add(rescanTime)
+		due = time.Now().Add(rescanInterval)
 	}
 	for _, r := range gone {
 		h.log("removed the sandbox %s: %s", r.Name, r.Why)
@@ -143,18 +143,18 @@ func (h *service) removeUnusable(ctx context.Context) {
 		if err := h.gate.RemoveReplaced(ctx, h.engine, c); err != nil {
 			h.log("cannot remove %s, which was made again: %v", c.Name, err)
 		}
-		if policy.RootMode(c.Labels[policy.LabelRoot]) == h.gate.Root() {
+		if policy.RootMode(c.Labels[policy.LabelRoot]) == h.gate.KnownRootMode() {
 			continue
 		}
 		h.remove(ctx, c, "it was made while root inside was another user outside; the files on its mounts stay")
 	}
 	private, _ := h.engine.Volumes(ctx, sandbox.VolumePrefix, map[string]string{sandbox.LabelVolume: h.volume()})
 	for _, v := range private {
-		if h.settings.policy.SourceGone(v) && h.engine.RemoveVolume(ctx, v.Name) == nil {
-			h.log("removed the volume %s: %s, in whose place it stood, is gone", v.Name, show.Line(v.Labels[sandbox.LabelSource]))
+		if h.settings.policy.IsSourceGone(v) && h.engine.RemoveVolume(ctx, v.Name) == nil {
+			h.log("removed the volume %s: %s, in whose place it stood, is gone", v.Name, show.EscapeLine(v.Labels[sandbox.LabelSource]))
 		}
 	}
-	filling, _ := h.engine.List(ctx, map[string]string{policy.LabelOwner: policy.OwnerGate})
+	filling, _ := h.engine.List(ctx, map[string]string{policy.LabelOwner: policy.GateOwnerLabel})
 	for _, c := range filling {
 		if time.Since(c.Created) > gateKeepTime {
 			h.remove(ctx, c, "the service that filled a volume through it was killed")

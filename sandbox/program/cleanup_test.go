@@ -19,8 +19,8 @@ type notifyingEngine struct {
 	sandbox.FullEngine // Every method that quiet does not define panics.
 	mu                 sync.Mutex
 	containers         []sandbox.Container
-	lists              int
-	deaf               bool
+	listCalls          int
+	sendsNoEvents      bool
 	changed            func()
 }
 
@@ -34,7 +34,7 @@ func (q *notifyingEngine) List(_ context.Context, labels map[string]string) ([]s
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.lists++
+	q.listCalls++
 	return q.containers, nil
 }
 
@@ -46,7 +46,7 @@ func (q *notifyingEngine) Remove(context.Context, string) error {
 }
 
 func (q *notifyingEngine) Watch(ctx context.Context, _ map[string]string, began, changed func()) error {
-	if q.deaf {
+	if q.sendsNoEvents {
 		return errors.New("it doesn't tell")
 	}
 	q.mu.Lock()
@@ -62,12 +62,12 @@ func (q *notifyingEngine) callCounts() (lists, containers int) {
 	synctest.Wait()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	lists, q.lists = q.lists, 0
+	lists, q.listCalls = q.listCalls, 0
 	return lists, len(q.containers)
 }
 
-// keeping runs the removal of unused sandboxes in virtual time.
-func keeping(t *testing.T, q *notifyingEngine) *service {
+// startCleanUp runs the removal of unused sandboxes in virtual time.
+func startCleanUp(t *testing.T, q *notifyingEngine) *service {
 	t.Helper()
 	h := &service{
 		engine: q, gate: &policy.Gate{}, opts: sandbox.DefaultOptions(), log: func(string, ...any) {}, tenants: map[tenantKey]*tenant{},
@@ -94,7 +94,7 @@ func TestNothingHappens(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		gone := map[string]string{"hinit-owner": "1", sandbox.LabelClient: strconv.Itoa(1<<30) + ".1"}
 		q := &notifyingEngine{containers: []sandbox.Container{{ID: "dead agent's", Labels: gone, State: sandbox.Running, Created: time.Now()}}}
-		h := keeping(t, q)
+		h := startCleanUp(t, q)
 		time.Sleep(time.Minute)
 		if n, left := q.callCounts(); n == 0 || left != 1 {
 			t.Errorf("at the beginning it looked %d times, and %d containers are left", n, left)
@@ -131,8 +131,8 @@ func TestNothingHappens(t *testing.T) {
 // TestAnEngineThatTellsNothing checks that an engine without events is scanned once a minute.
 func TestAnEngineThatTellsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := &notifyingEngine{deaf: true}
-		keeping(t, q)
+		q := &notifyingEngine{sendsNoEvents: true}
+		startCleanUp(t, q)
 		time.Sleep(10 * time.Minute)
 		q.callCounts()
 		time.Sleep(time.Hour)

@@ -27,7 +27,7 @@ func TestRootWithoutTheService(t *testing.T) {
 	ask := func() string {
 		t.Helper()
 		var errs bytes.Buffer
-		if code := (Program{sandbox.Docker}).dispatch(t.Context(), daemon.Request{Args: []string{"ls"}}, daemon.Streams{Out: io.Discard, Err: &errs}); code != cmdline.Unreachable {
+		if code := (Program{sandbox.Docker}).dispatch(t.Context(), daemon.Request{Args: []string{"ls"}}, daemon.Streams{Out: io.Discard, Err: &errs}); code != cmdline.ExitUnreachable {
 			t.Errorf("code %d", code)
 		}
 		return errs.String()

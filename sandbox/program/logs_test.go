@@ -11,18 +11,18 @@ import (
 	"hinit/sandbox"
 )
 
-// chattyEngine is an engine with one container, whose log contains control characters.
-type chattyEngine struct{ sandbox.FullEngine }
+// controlCharEngine is an engine with one container, whose log contains control characters.
+type controlCharEngine struct{ sandbox.FullEngine }
 
-func (chattyEngine) List(context.Context, map[string]string) ([]sandbox.Container, error) {
+func (controlCharEngine) List(context.Context, map[string]string) ([]sandbox.Container, error) {
 	return []sandbox.Container{{ID: "1", Name: "box", Labels: sandbox.AgentLabels(sandbox.Key{Profile: "coder"}), State: sandbox.Running}}, nil
 }
 
-func (chattyEngine) Inspect(context.Context, string) (sandbox.Container, error) {
+func (controlCharEngine) Inspect(context.Context, string) (sandbox.Container, error) {
 	return sandbox.Container{}, sandbox.ErrGone
 }
 
-func (chattyEngine) Logs(_ context.Context, _ string, _ bool, out, errs io.Writer) error {
+func (controlCharEngine) Logs(_ context.Context, _ string, _ bool, out, errs io.Writer) error {
 	for _, w := range []io.Writer{out, errs} {
 		if _, err := io.WriteString(w, "\x1b]0;owned\a\x1b[31mred\nend\n"); err != nil {
 			return err
@@ -30,7 +30,7 @@ func (chattyEngine) Logs(_ context.Context, _ string, _ bool, out, errs io.Write
 	}
 	return nil
 }
-func (chattyEngine) Close() error { return nil }
+func (controlCharEngine) Close() error { return nil }
 
 // TestTheLogOfASandboxControlsNoTerminal checks that control characters in a container's log are
 // masked on a terminal.
@@ -44,7 +44,7 @@ func TestTheLogOfASandboxControlsNoTerminal(t *testing.T) {
 	t.Setenv("HINIT_SANDBOX_SOCKET", t.TempDir()+"/none.sock")
 	stdout, stderr := os.Stdout, os.Stderr
 	os.Stdout, os.Stderr = far, far
-	code := Program{func(string) (sandbox.FullEngine, error) { return chattyEngine{}, nil }}.Run([]string{"hinit-sandbox", "logs"})
+	code := Program{func(string) (sandbox.FullEngine, error) { return controlCharEngine{}, nil }}.Run([]string{"hinit-sandbox", "logs"})
 	os.Stdout, os.Stderr = stdout, stderr
 	_ = far.Close()
 	seen, _ := io.ReadAll(near) // ReadAll fails when the terminal closes.

@@ -33,7 +33,7 @@ type Program struct {
 
 // Run executes a command line and returns the exit code. argv[0] selects what the program does, see the package comment.
 func (p Program) Run(argv []string) int {
-	return cmdline.WithOutput(func(out io.Writer) int { return p.main(argv, out) })
+	return cmdline.RunWithOutput(func(out io.Writer) int { return p.main(argv, out) })
 }
 
 func (p Program) main(argv []string, out io.Writer) int {
@@ -46,16 +46,16 @@ func (p Program) main(argv []string, out io.Writer) int {
 	args := argv[1:]
 	if len(args) == 0 {
 		cli.Help(os.Stderr)
-		return cmdline.WrongUsage
+		return cmdline.ExitUsage
 	}
 	switch args[0] {
 	case "help", "-h", "--help", "-help":
 		cli.Help(out)
-		return cmdline.Done
+		return cmdline.ExitDone
 	case "serve":
 		return p.serve(args[1:], out)
 	case "cp":
-		ctx, caught := interruptible()
+		ctx, caught := signalContext()
 		return caught(cli.Copy(ctx, args, func(ctx context.Context, args []string, in io.Reader, out, errs io.Writer) int {
 			return p.dispatch(ctx, daemon.Request{Args: args, Stdin: in != nil}, daemon.Streams{In: in, Out: out, Err: errs})
 		}, out, os.Stderr))
@@ -83,7 +83,7 @@ func (p Program) main(argv []string, out io.Writer) int {
 
 // run executes a request, and cancels it when a signal arrives.
 func (p Program) run(req daemon.Request, local daemon.Streams) int {
-	ctx, caught := interruptible()
+	ctx, caught := signalContext()
 	return caught(p.dispatch(ctx, req, local))
 }
 
@@ -94,9 +94,9 @@ func isDocker(name, configured string) bool {
 	return base == "docker" || base == "podman" || base != name && name == configured
 }
 
-// interruptible returns a context that ends on SIGINT, SIGTERM or SIGHUP. It also returns a function from an exit code to the
+// signalContext returns a context that ends on SIGINT, SIGTERM or SIGHUP. It also returns a function from an exit code to the
 // exit code of this process, which differs if such a signal has arrived.
-func interruptible() (context.Context, func(code int) int) {
+func signalContext() (context.Context, func(code int) int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	caught, signals := syscall.Signal(0), make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
@@ -119,32 +119,32 @@ func (p Program) dispatch(ctx context.Context, req daemon.Request, local daemon.
 		return p.runLocally(ctx, req, local)
 	case err != nil:
 		fmt.Fprintln(local.Err, err)
-		return unreachableCode(req)
+		return unreachableExitCode(req)
 	}
 	code, err := conn.Run(ctx, req, local)
 	if err != nil && ctx.Err() == nil {
 		fmt.Fprintln(local.Err, "hinit:", err)
 		if errors.Is(err, daemon.ErrServiceLost) {
-			return cli.CodeLost
+			return cli.ExitCodeUnknown
 		}
-		return cmdline.Failed
+		return cmdline.ExitFailed
 	}
 	return code
 }
 
-// unreachableCode returns the exit code for a service that does not answer. The docker command has one code for all its own
+// unreachableExitCode returns the exit code for a service that does not answer. The docker command has one code for all its own
 // failures.
-func unreachableCode(req daemon.Request) int {
+func unreachableExitCode(req daemon.Request) int {
 	if req.Docker {
 		return 1
 	}
-	return cmdline.Unreachable
+	return cmdline.ExitUnreachable
 }
 
 // runOnTerminal executes a request. If standard input is a terminal, the command gets its own terminal, which is connected
 // with it.
 func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
-	restore, err := pty.Raw(os.Stdin)
+	restore, err := pty.MakeRaw(os.Stdin)
 	if err != nil {
 		return p.run(req, local)
 	}
@@ -153,13 +153,13 @@ func (p Program) runOnTerminal(req daemon.Request, local daemon.Streams) int {
 	req.Size.Columns, req.Size.Rows = pty.Size(os.Stdin)
 	resizes := make(chan sandbox.TerminalSize, 1)
 	local.Resizes = resizes
-	defer pty.OnResize(os.Stdin, sandbox.NewestSize(resizes))()
+	defer pty.OnResize(os.Stdin, sandbox.KeepNewestSize(resizes))()
 	return p.run(req, local)
 }
 
 // runAsDocker executes a command line of the docker command, and returns the exit code.
 func (p Program) runAsDocker(args []string) int {
-	call, err := dockercli.Parse(args, permittedWords())
+	call, err := dockercli.Parse(args, allowedEscapes())
 	if other := (*dockercli.UnhandledError)(nil); errors.As(err, &other) {
 		return execRealDocker(args, err)
 	}
@@ -169,12 +169,12 @@ func (p Program) runAsDocker(args []string) int {
 	}
 	// Use a larger pipe, which needs fewer writes; ignore the error if stdout is not a pipe.
 	_, _ = unix.FcntlInt(os.Stdout.Fd(), unix.F_SETPIPE_SZ, 1<<20)
-	req := daemon.Request{Docker: true, Args: args, Env: sandbox.OwnEnvironment(call.Env), Stdin: call.Stdin}
+	req := daemon.Request{Docker: true, Args: args, Env: sandbox.InheritedVariables(call.Env), Stdin: call.Stdin}
 	return p.run(req, daemon.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})
 }
 
-// permittedWords returns the words of HINIT_SANDBOX_ALLOW.
-func permittedWords() []string {
+// allowedEscapes returns the words of HINIT_SANDBOX_ALLOW.
+func allowedEscapes() []string {
 	return strings.FieldsFunc(os.Getenv("HINIT_SANDBOX_ALLOW"), func(r rune) bool { return r == ',' || r == ' ' })
 }
 
@@ -210,10 +210,10 @@ func (p Program) runLocally(ctx context.Context, req daemon.Request, local daemo
 	}
 	opts, warnings, err := sandbox.FromEnv(os.LookupEnv)
 	if err != nil {
-		return fail(cmdline.WrongUsage, err)
+		return fail(cmdline.ExitUsage, err)
 	}
 	if err := mayUseEngine(dial.SandboxSocket(os.LookupEnv), opts); err != nil {
-		return fail(unreachableCode(req), err)
+		return fail(unreachableExitCode(req), err)
 	}
 	if !req.Docker {
 		for _, w := range warnings {
@@ -224,14 +224,14 @@ func (p Program) runLocally(ctx context.Context, req daemon.Request, local daemo
 	opts.Session = "cli"
 	engine, err := p.Engine(opts.EngineAddress)
 	if err != nil {
-		return fail(unreachableCode(req), err)
+		return fail(unreachableExitCode(req), err)
 	}
 	manager, err := sandbox.NewManager(policy.TranslatingEngine{Engine: engine}, opts)
 	if err != nil {
-		return fail(cmdline.Failed, err)
+		return fail(cmdline.ExitFailed, err)
 	}
 	defer manager.Close()
-	return runRequest(ctx, manager, req, permittedWords(), local)
+	return runRequest(ctx, manager, req, allowedEscapes(), local)
 }
 
 // mayUseEngine returns an error if this process must not use the engine directly. If the operator wants the service, an agent

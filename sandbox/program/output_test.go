@@ -27,12 +27,12 @@ func TestOutputThatCouldNotBeWrittenWasNoFailure(t *testing.T) {
 			t.Fatal(err)
 		}
 		os.Stdout, os.Stderr = full, w
-		code := Program{func(string) (sandbox.FullEngine, error) { return chattyEngine{}, nil }}.Run(append([]string{"hinit-sandbox"}, strings.Fields(words)...))
+		code := Program{func(string) (sandbox.FullEngine, error) { return controlCharEngine{}, nil }}.Run(append([]string{"hinit-sandbox"}, strings.Fields(words)...))
 		os.Stdout, os.Stderr = stdout, stderr
 		_ = w.Close()
 		said, _ := io.ReadAll(r)
 		_ = r.Close()
-		if code != cmdline.Failed || !strings.Contains(string(said), "no space left on device") {
+		if code != cmdline.ExitFailed || !strings.Contains(string(said), "no space left on device") {
 			t.Errorf("hinit sandbox %s: code %d, %q", words, code, said)
 		}
 	}

@@ -38,7 +38,7 @@ func (p Program) serve(args []string, out io.Writer) int {
 	opts, warnings, err := sandbox.FromEnv(os.LookupEnv)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return cmdline.WrongUsage
+		return cmdline.ExitUsage
 	}
 	if len(set.policy.Images) == 0 {
 		set.policy.Images = []string{opts.Image}
@@ -53,9 +53,9 @@ func (p Program) serve(args []string, out io.Writer) int {
 	defer stop()
 	if err := p.serveUntil(ctx, set, opts, os.Stderr); err != nil {
 		fmt.Fprintln(os.Stderr, "[hinit-sandbox]", err)
-		return cmdline.Failed
+		return cmdline.ExitFailed
 	}
-	return cmdline.Done
+	return cmdline.ExitDone
 }
 
 // serveUntil runs the service until ctx ends. It first waits until the engine answers. log receives messages for the operator.
@@ -78,12 +78,12 @@ func (p Program) serveUntil(ctx context.Context, set settings, opts sandbox.Opti
 		engine: engine, opts: opts, settings: set, translator: places, gate: &policy.Gate{Program: helper}, log: say, gateways: newGatewayLookup(os.LookupEnv),
 		agent: findAgent(set.user, say), tenants: map[tenantKey]*tenant{}, startedAt: time.Now(), scanRequests: make(chan struct{}, 1),
 	}
-	h.releaseTimer = time.AfterFunc(releaseAfter, guard.Func("releasing memory", h.releaseMemory))
+	h.releaseTimer = time.AfterFunc(releaseAfter, guard.WrapFunc("releasing memory", h.releaseMemory))
 	defer h.releaseTimer.Stop()
 	if err := h.prepareState(); err != nil {
 		return err
 	}
-	root, err := h.gate.AskRoot(ctx, engine, set.policy)
+	root, err := h.gate.DetermineRootMode(ctx, engine, set.policy)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (h *service) listen(ctx context.Context, root policy.RootMode) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	keeping.Go(func() { h.cleanUp(ctx) })
-	server := &daemon.Server{Handle: h.handle, Allow: newCallerCheck(h.agent, isolatesAnyProfile), Panicked: func(fault any, stack []byte) {
+	server := &daemon.Server{Handle: h.handle, CheckPeer: newCallerCheck(h.agent, isolatesAnyProfile), Panicked: func(fault any, stack []byte) {
 		h.log("a request has panicked, and the service continues: %v\n%s", fault, stack)
 	}}
 	return server.Serve(ctx, l) // The sandboxes keep running after the return.
@@ -128,7 +128,7 @@ func (h *service) listen(ctx context.Context, root policy.RootMode) error {
 // `hinit doctor` reads.
 func (h *service) reportRoot(root policy.RootMode) {
 	h.log("%s", root)
-	_, err := fsutil.InParent(h.settings.socket+".root", nil, func(d *fsutil.Dir, name string) (bool, error) {
+	_, err := fsutil.WithParentDir(h.settings.socket+".root", nil, func(d *fsutil.Dir, name string) (bool, error) {
 		return true, d.Replace(name, []byte(root.String()+"\n"), fsutil.ReplaceOptions{Mode: 0o644})
 	})
 	if err != nil {
@@ -139,8 +139,8 @@ func (h *service) reportRoot(root policy.RootMode) {
 	}
 }
 
-// engineRetryTime is the pause between two tries to reach an engine that does not answer.
-const engineRetryTime = 2 * time.Second
+// engineRetryInterval is the pause between two tries to reach an engine that does not answer.
+const engineRetryInterval = 2 * time.Second
 
 // awaitEngine waits until the engine answers, because hinit may start before the engine. It returns no error in the meantime:
 // the service would end, and hinit would only start it again.
@@ -155,7 +155,7 @@ func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ..
 		if !told {
 			say("waits for the container engine: %v", err)
 		}
-		if !pause.For(ctx, engineRetryTime) {
+		if !pause.For(ctx, engineRetryInterval) {
 			return places, fmt.Errorf("cannot serve sandboxes: %w", err)
 		}
 	}
@@ -182,14 +182,14 @@ func newCallerCheck(agent *account.User, isolates func() bool) func(daemon.Peer)
 // true to be safe.
 func isolatesAnyProfile() bool {
 	cfg, err := config.Load(config.Options{})
-	return err != nil || cfg.Isolates()
+	return err != nil || cfg.AnyIsolated()
 }
 
 // settings are the values that the operator sets for the service, by flags or environment variables.
 type settings struct {
-	socket, state, user, root string
-	memory                    int64 // memory limit of a sandbox in MB
-	policy                    policy.Policy
+	socket, state, user, rootMode string
+	memory                        int64 // memory limit of a sandbox in MB
+	policy                        policy.Policy
 }
 
 // defineFlags defines the flags of `hinit sandbox serve`.
@@ -206,7 +206,7 @@ func (s *settings) defineFlags(f *flag.FlagSet) {
 	f.Func("roots", "`DIRECTORIES` that contain the permitted sources of mounts, separated by commas; if empty, HERMES_HOME", words(&p.Roots))
 	f.Func("networks", "`NETWORKS` that a sandbox may join, besides none and the engine's default", words(&p.Networks))
 	f.Func("runtimes", "`RUNTIMES` that a sandbox may have, besides the engine's default", words(&p.Runtimes))
-	f.StringVar(&s.root, "root", "", "`private`: commands may be root inside, and share no file with the caller; if empty, commands run as the caller, unless the engine maps root inside to another user")
+	f.StringVar(&s.rootMode, "root", "", "`private`: commands may be root inside, and share no file with the caller; if empty, commands run as the caller, unless the engine maps root inside to another user")
 	f.Int64Var(&s.memory, "memory", 5120, "highest limit of memory in `MB`, which is also the default of a sandbox; 0 means no limit")
 	f.Float64Var(&p.CPUs, "cpus", 0, "highest limit of `PROCESSORS`, which is also the default of a sandbox; 0 means no limit")
 	f.IntVar(&p.MaxContainers, "most", 64, "`SANDBOXES` that one user may have; 0 means no limit")
@@ -215,8 +215,8 @@ func (s *settings) defineFlags(f *flag.FlagSet) {
 // check returns an error if a setting is invalid.
 func (s *settings) check() error {
 	switch {
-	case s.root != "" && s.root != "private":
-		return fmt.Errorf("--root is %q: it must be private, or empty", s.root)
+	case s.rootMode != "" && s.rootMode != "private":
+		return fmt.Errorf("--root is %q: it must be private, or empty", s.rootMode)
 	// The condition about CPUs is also true for NaN.
 	case s.memory < 0 || s.memory > math.MaxInt32, s.policy.MaxContainers < 0, !(s.policy.CPUs >= 0):
 		return errors.New("a limit must be a number, 0 or more")
@@ -228,10 +228,10 @@ func (s *settings) check() error {
 // exits with code.
 func readSettings(args []string, lookup func(string) (string, bool), out io.Writer) (s settings, code int, ok bool) {
 	verb := cmdline.Verb{
-		Program: "hinit sandbox", Name: "serve", Args: "[OPTIONS]", Doing: "serve sandboxes",
+		Program: "hinit sandbox", Name: "serve", Args: "[OPTIONS]", Action: "serve sandboxes",
 		Summary: "own the sandboxes of this volume for all agents; hinit runs it with HINIT_SANDBOX=1",
 	}
-	f := cmdline.Flags(verb.Name)
+	f := cmdline.NewFlagSet(verb.Name)
 	s.defineFlags(f)
 	var wrong error
 	f.VisitAll(func(option *flag.Flag) {
@@ -248,8 +248,8 @@ func readSettings(args []string, lookup func(string) (string, bool), out io.Writ
 	}
 	if wrong = cmp.Or(wrong, s.check()); wrong != nil {
 		fmt.Fprintf(os.Stderr, "cannot serve sandboxes: %v; see: hinit sandbox serve --help\n", wrong)
-		return s, cmdline.WrongUsage, false
+		return s, cmdline.ExitUsage, false
 	}
-	s.policy.Memory, s.policy.PrivateRoot = s.memory<<20, s.root != ""
+	s.policy.Memory, s.policy.PrivateRoot = s.memory<<20, s.rootMode != ""
 	return s, 0, true
 }

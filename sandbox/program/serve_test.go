@@ -17,15 +17,15 @@ import (
 
 // failingEngine is an engine that answers only its first call.
 type failingEngine struct {
-	chattyEngine
-	asked bool
+	controlCharEngine
+	wasCalled bool
 }
 
 func (f *failingEngine) Info(context.Context) (sandbox.Info, error) {
-	if f.asked {
+	if f.wasCalled {
 		return sandbox.Info{}, sandbox.ErrNoEngine
 	}
-	f.asked = true
+	f.wasCalled = true
 	return sandbox.Info{}, nil
 }
 
@@ -81,7 +81,7 @@ func TestAnIsolatedProfileGetsNoSandbox(t *testing.T) {
 	}
 	command := []string{"/bin/sh", "-c", "echo; exec sleep 1000"}
 	t.Cleanup(func() { _ = exec.Command("rmdir", "/tmp/hinit-sandboxed-0").Run() })
-	isolated := start(testkit.Plan{Name: "sandboxed", Home: dir}.Argv(dir+"/"+isolation.Program, command)...)
+	isolated := start(testkit.IsolationPlan{Name: "sandboxed", Home: dir}.Argv(dir+"/"+isolation.Program, command)...)
 	plain := start(command...)
 	l, err := net.Listen("unix", dir+"/socket")
 	if err != nil {

@@ -42,8 +42,8 @@ type service struct {
 	releaseTimer *time.Timer                              // Calls releaseMemory some time after the last request.
 	release      tuning.Releaser
 
-	sweeper *sandbox.Manager // Manager that removes unused sandboxes of all tenants.
-	owners  []string         // Names of live processes that own sandboxes; used only by the goroutine of cleanUp.
+	sweeper        *sandbox.Manager // Manager that removes unused sandboxes of all tenants.
+	ownerProcesses []string         // Names of live processes that own sandboxes; used only by the goroutine of cleanUp.
 
 	mu      sync.Mutex
 	tenants map[tenantKey]*tenant
@@ -68,7 +68,7 @@ func (h *service) handle(ctx context.Context, from daemon.Peer, req daemon.Reque
 	t, done, err := h.tenant(ctx, from, req.Home)
 	if err != nil {
 		fmt.Fprintln(s.Err, err)
-		return cmdline.Failed
+		return cmdline.ExitFailed
 	}
 	defer done()
 	// If PID is 0, the caller is in another container, and the service can't see its parent.
@@ -102,8 +102,8 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if t = h.tenants[key]; t == nil {
-		if h.dropIdle(h.tenantKeepTime()); len(h.tenants) >= maxTenants {
-			h.dropIdle(0)
+		if h.dropIdleTenants(h.tenantKeepTime()); len(h.tenants) >= maxTenants {
+			h.dropIdleTenants(0)
 		}
 		if t, err = h.newTenant(key, from, home, profile); err != nil {
 			return nil, nil, err
@@ -125,9 +125,9 @@ func (h *service) tenant(ctx context.Context, from daemon.Peer, claimed string) 
 // maxProfileCommands limits the commands of one profile that run at the same time. An operator has no limit.
 const maxProfileCommands = 128
 
-// dropIdle drops the tenants without a request in progress whose last request is at least the time after ago. It reports
+// dropIdleTenants drops the tenants without a request in progress whose last request is at least the time after ago. It reports
 // whether tenants are left. The caller holds the lock.
-func (h *service) dropIdle(after time.Duration) (left bool) {
+func (h *service) dropIdleTenants(after time.Duration) (left bool) {
 	for k, t := range h.tenants {
 		if t.requests == 0 && time.Since(t.lastRequest) >= after {
 			delete(h.tenants, k) // The tenant's containers keep running.
@@ -146,7 +146,7 @@ func (h *service) releaseMemory() {
 	h.release.Release(true)
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.dropIdle(h.tenantKeepTime()) {
+	if h.dropIdleTenants(h.tenantKeepTime()) {
 		h.releaseTimer.Reset(h.tenantKeepTime())
 	}
 }
@@ -157,8 +157,8 @@ func (h *service) newTenant(key tenantKey, from daemon.Peer, home, profile strin
 	opts := h.opts
 	opts.Home, opts.Profile, opts.Session = home, profile, "cli-"+name
 	opts.State, opts.Dir = filepath.Join(h.settings.state, "state"), filepath.Join(home, "sandboxes")
-	opts.AttachOnly, opts.RootDescription = true, h.gate.Root().String()
-	if h.gate.Root() == policy.RootCaller {
+	opts.AttachOnly, opts.RootDescription = true, h.gate.KnownRootMode().String()
+	if h.gate.KnownRootMode() == policy.RootCaller {
 		opts.NoRootHint = "hinit: commands here run as their caller (user " + strconv.FormatUint(uint64(from.UID), 10) + "), without root; " + policy.RootAdvice
 	}
 	opts.SweepOrphans = false // The service itself sweeps for all tenants.
@@ -223,7 +223,7 @@ func (h *service) profileOf(ctx context.Context, pid int, claimed string) (home,
 	if filepath.Dir(home) != profiles {
 		return h.opts.Home, "default", nil
 	}
-	dir, err := fsutil.OpenDir(h.opts.Home, fsutil.Self())
+	dir, err := fsutil.OpenDir(h.opts.Home, fsutil.ProcessActor())
 	if err == nil {
 		defer dir.Close()
 		var info fs.FileInfo

@@ -106,27 +106,27 @@ func TestACancelledRequestHidTheGatewaysFromOthers(t *testing.T) {
 	}
 }
 
-// countingLists is an engine that counts its list calls.
-type countingLists struct {
+// listCountingEngine is an engine that counts its list calls.
+type listCountingEngine struct {
 	notifyingEngine
 	n int
 }
 
-func (c *countingLists) List(context.Context, map[string]string) ([]sandbox.Container, error) {
+func (c *listCountingEngine) List(context.Context, map[string]string) ([]sandbox.Container, error) {
 	c.n++
 	return nil, nil
 }
 
-func (*countingLists) Inspect(context.Context, string) (sandbox.Container, error) {
+func (*listCountingEngine) Inspect(context.Context, string) (sandbox.Container, error) {
 	return sandbox.Container{}, sandbox.ErrGone
 }
 
-func (*countingLists) Info(context.Context) (sandbox.Info, error) { return sandbox.Info{}, nil }
+func (*listCountingEngine) Info(context.Context) (sandbox.Info, error) { return sandbox.Info{}, nil }
 
 // TestAMillionNamesFilledTheServicesMemory checks that `hinit sandbox rm` reports each unknown
 // sandbox at once. The service would otherwise keep an error for each name.
 func TestAMillionNamesFilledTheServicesMemory(t *testing.T) {
-	engine := &countingLists{}
+	engine := &listCountingEngine{}
 	h := newService(t, engine)
 	one, done, err := h.tenant(t.Context(), daemon.Peer{PID: os.Getpid(), UID: 10000, GID: 10000}, h.opts.Home)
 	if err != nil {
@@ -144,7 +144,7 @@ func TestAMillionNamesFilledTheServicesMemory(t *testing.T) {
 		}
 	})
 	code := runRequest(ctx, one.manager, daemon.Request{Args: append([]string{"rm"}, strings.Fields(strings.Repeat("x ", 100_000))...)}, nil, daemon.Streams{Out: io.Discard, Err: errs})
-	if code != cmdline.Unknown || engine.n > 4 || !strings.Contains(said[0], `cannot find "x": no such sandbox`) {
+	if code != cmdline.ExitUnknown || engine.n > 4 || !strings.Contains(said[0], `cannot find "x": no such sandbox`) {
 		t.Errorf("code %d after %d names: %.200q", code, engine.n, said[0])
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NativeName is the name (argv[0]) by which the shim calls hinit for a gateway command, such as `hermes gateway start`. The first
-// argument is the agent's own program, which hinit runs for commands that it doesn't handle. The other arguments are the words that
-// the user typed.
-const NativeName = "hinit-gateway"
+// NativeArgv0 is the name (argv[0]) by which the shim calls hinit for a gateway command, such as `hermes gateway start`. The
+// first argument is the agent's own program, which hinit runs for commands that it doesn't handle. The other arguments are the
+// words that the user typed.
+const NativeArgv0 = "hinit-gateway"
 
-// Path returns a PATH for the agent's programs. If path contains .local/bin of home, the agent's home, that directory moves before
-// the system's directories, so that the agent can replace a tool for itself. In the image's PATH it comes last, so that `docker
-// exec` as root runs no program that the agent has put there.
-func Path(path, home string) string {
+// AgentPath returns a PATH for the agent's programs. If path contains .local/bin of home, the agent's home, that directory moves
+// before the system's directories, so that the agent can replace a tool for itself. In the image's PATH it comes last, so that
+// `docker exec` as root runs no program that the agent has put there.
+func AgentPath(path, home string) string {
 	own := home + "/.local/bin"
 	dirs := strings.Split(path, ":")
 	at, system := slices.Index(dirs, own), slices.IndexFunc(dirs, func(dir string) bool {

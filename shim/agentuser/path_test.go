@@ -17,7 +17,7 @@ func TestTheAgentsPathIsAsItWasBeforeRootsCameFirst(t *testing.T) {
 		"/usr/bin:/opt/data/.local/bin/x":  "/usr/bin:/opt/data/.local/bin/x",
 		"":                                 "",
 	} {
-		if got := agentuser.Path(path, "/opt/data"); got != want {
+		if got := agentuser.AgentPath(path, "/opt/data"); got != want {
 			t.Errorf("%s: got %s, want %s", path, got, want)
 		}
 	}

@@ -85,7 +85,7 @@ func LeaveTerminal() error {
 		defer unix.Close(fd)
 	}
 	switch {
-	case !allowsTyping():
+	case !allowsTIOCSTI():
 		return nil
 	case err == nil:
 		return leaveTerminalOf(fd)
@@ -105,8 +105,8 @@ func leaveTerminalOf(fd int) error {
 	return nil
 }
 
-// allowsTyping reports whether the kernel allows TIOCSTI.
-func allowsTyping() bool {
+// allowsTIOCSTI reports whether the kernel allows TIOCSTI.
+func allowsTIOCSTI() bool {
 	fd, err := unix.Open(tiocstiSetting, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return true

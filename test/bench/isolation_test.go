@@ -36,7 +36,7 @@ func BenchmarkIsolatedStart(b *testing.B) {
 		b.Fatal(err)
 	}
 	command, rules := []string{"/bin/true"}, filepath.Join(dir, "rules")
-	save := testkit.Plan{Hide: []string{dir}, Save: rules}.Argv(filepath.Join(dir, isolation.Program), command)
+	save := testkit.IsolationPlan{Hide: []string{dir}, Save: rules}.Argv(filepath.Join(dir, isolation.Program), command)
 	if out, err := exec.Command(save[0], save[1:]...).CombinedOutput(); err != nil {
 		b.Fatalf("%v\n%s", err, out)
 	}
@@ -49,7 +49,7 @@ func BenchmarkIsolatedStart(b *testing.B) {
 					uid++
 				}
 				if mode != "none" {
-					plan := testkit.Plan{Name: fmt.Sprintf("ib-%s", mode), Home: home, Hide: []string{dir}, Rules: rules}
+					plan := testkit.IsolationPlan{Name: fmt.Sprintf("ib-%s", mode), Home: home, Hide: []string{dir}, Rules: rules}
 					argv = plan.Argv(filepath.Join(dir, isolation.Program), command)
 				}
 				cmd := exec.Command(argv[0], argv[1:]...)

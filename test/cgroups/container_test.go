@@ -36,7 +36,7 @@ func TestEachProfileHasItsOwnControlGroup(t *testing.T) {
 			t.Errorf("%s has the limits %+v", tt.name, s.Limits)
 		}
 		for _, l := range s.Limits {
-			if l.By != client.LimitedByGroup {
+			if l.EnforcedBy != client.LimitedByGroup {
 				t.Errorf("%s: %+v", tt.name, l)
 			}
 		}
@@ -67,7 +67,7 @@ func TestAStopEndsAForkBomb(t *testing.T) {
 		most, _ := strconv.Atoi(n)
 		return err == nil && most > 0
 	})
-	if _, err := c.api.Stop(c.context(), "bomb", client.Wait{Wait: true, Timeout: testkit.Patience}); err != nil {
+	if _, err := c.api.Stop(c.context(), "bomb", client.WaitOptions{Wait: true, Timeout: testkit.Patience}); err != nil {
 		t.Error(err)
 	}
 	if unix.Access(filepath.Join(c.group, "hinit-gateway-bomb"), unix.F_OK) == nil && !strings.Contains(c.file("hinit-gateway-bomb/cgroup.events"), "populated 0") {
@@ -110,7 +110,7 @@ func TestReadOnlyControlGroupsAreTold(t *testing.T) {
 	c.start("coder")
 	for _, l := range c.service("coder").Limits {
 		want := map[string]string{"memory.high": client.LimitedByHinit, "memory.max": client.LimitedByHinit, "cpu.weight": client.LimitedByNice, "pids.max": client.LimitedByNothing}[l.Key]
-		if l.By != want {
+		if l.EnforcedBy != want {
 			t.Errorf("%+v, not %s", l, want)
 		}
 	}

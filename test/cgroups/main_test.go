@@ -264,7 +264,7 @@ func (c *container) service(name string) client.Service {
 func (c *container) start(names ...string) {
 	c.t.Helper()
 	for _, name := range names {
-		_, err := c.api.Start(c.context(), name, client.Wait{Wait: true, Timeout: testkit.Patience})
+		_, err := c.api.Start(c.context(), name, client.WaitOptions{Wait: true, Timeout: testkit.Patience})
 		c.check(err)
 	}
 }
@@ -272,7 +272,7 @@ func (c *container) start(names ...string) {
 // sendCommand sends a command without waiting for its effect.
 func (c *container) sendCommand(verb client.Verb, name string) {
 	c.t.Helper()
-	_, err := c.api.Order(c.context(), verb, name, client.Wait{})
+	_, err := c.api.Order(c.context(), verb, name, client.WaitOptions{})
 	c.check(err)
 }
 

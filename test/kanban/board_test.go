@@ -123,7 +123,7 @@ func (b *box) unfinishedTasks() string {
 	s := b.board()
 	defer s.Close()
 	var out strings.Builder
-	tasks, err := s.Tasks(b.Context(), kanban.Filter{})
+	tasks, err := s.Tasks(b.Context(), kanban.TaskFilter{})
 	st, failed := s.Stats(b.Context(), time.Now())
 	fmt.Fprintf(&out, "%v %v %v", st.ByStatus, err, failed)
 	for _, t := range tasks {
@@ -140,14 +140,14 @@ func (b *box) unfinishedTasks() string {
 
 // operate acts as the operator: it retries blocked and guarded tasks.
 func (b *box) operate(s *kanban.Store) {
-	blocked, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Blocked})
+	blocked, err := s.Tasks(b.Context(), kanban.TaskFilter{Status: kanban.Blocked})
 	if err != nil {
 		return
 	}
 	for _, t := range blocked {
 		_, _ = s.Unblock(b.Context(), time.Now(), t.ID) // After an error, the next call tries again.
 	}
-	ready, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Ready})
+	ready, err := s.Tasks(b.Context(), kanban.TaskFilter{Status: kanban.Ready})
 	if err != nil {
 		return
 	}

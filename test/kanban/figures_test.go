@@ -61,8 +61,8 @@ func TestFigures(t *testing.T) {
 	slices.SortFunc(starts, time.Time.Compare)
 	var gaps []time.Duration // Times from a worker's end to the next start, while a task is ready.
 	for _, r := range list {
-		if i, _ := slices.BinarySearchFunc(starts, r.End.At, time.Time.Compare); i < len(starts) {
-			gaps = append(gaps, starts[i].Sub(r.End.At))
+		if i, _ := slices.BinarySearchFunc(starts, r.End.EndedAt, time.Time.Compare); i < len(starts) {
+			gaps = append(gaps, starts[i].Sub(r.End.EndedAt))
 		}
 	}
 	slices.Sort(gaps)

@@ -62,7 +62,7 @@ func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
 	b := newBox(t, "")
 	s := b.board()
 	defer s.Close()
-	_, err := b.client.Start(b.Context(), "default", client.Wait{})
+	_, err := b.client.Start(b.Context(), "default", client.WaitOptions{})
 	b.check(err)
 	said := func() string {
 		log, _ := os.ReadFile(filepath.Join(b.dir, "home/logs/gateways/default/current"))

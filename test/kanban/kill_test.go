@@ -118,7 +118,7 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 			b.check(err)
 			r, err = b.client.Run(b.Context(), r.ID, patience)
 			b.check(err)
-			if r.End == nil || r.Asked != client.RunStopped || r.End.Code == nil || *r.End.Code != 0 {
+			if r.End == nil || r.StopReason != client.RunStopped || r.End.Code == nil || *r.End.Code != 0 {
 				t.Errorf("the run is %+v, end %+v", r, r.End)
 			}
 		}
@@ -149,7 +149,7 @@ func TestBoardInStatusAndEvents(t *testing.T) {
 	}
 	told := false
 	b.check(b.client.Events(b.Context(), client.EventOptions{}, func(e client.Event) error {
-		told = told || strings.HasPrefix(e.Service, "run/default.") && e.To == "up"
+		told = told || strings.HasPrefix(e.Service, "run/default.") && e.ToState == "up"
 		return nil
 	}))
 	if !told {

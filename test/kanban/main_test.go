@@ -37,11 +37,11 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, stage(os.Args[1:]))
 		os.Exit(1)
 	}
-	if testkit.ShortLeavesOut() {
+	if testkit.SkippedInShort() {
 		return
 	}
 	testkit.IsolateProcess()
-	testkit.AtOnce(4)
+	testkit.LimitParallel(4)
 	os.Exit(run(m))
 }
 
@@ -63,7 +63,7 @@ func run(m *testing.M) int {
 }
 
 // parentDir returns the parent directory of the tests' directories.
-func parentDir() string { return cmp.Or(testkit.InMemory(), "/var/tmp") }
+func parentDir() string { return cmp.Or(testkit.MemoryDir(), "/var/tmp") }
 
 // stage mounts /proc in the new namespace and executes the command.
 func stage(argv []string) error {

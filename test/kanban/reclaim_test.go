@@ -122,7 +122,7 @@ func TestReclaimStorm(t *testing.T) {
 		if !storm {
 			return st.ByStatus[kanban.Done] == len(ids)
 		}
-		running, err := s.Tasks(b.Context(), kanban.Filter{Status: kanban.Running})
+		running, err := s.Tasks(b.Context(), kanban.TaskFilter{Status: kanban.Running})
 		b.check(err)
 		if time.Since(kill) > min(2*time.Second, *span/5) { // Kill often enough for a short storm to see both.
 			kill, kills = time.Now(), kills+1

@@ -84,11 +84,11 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
 	b := newBox(t, "")
-	r, err := runner.NewByPID1(b.Context(), b.client)
+	r, err := runner.NewPID1Runner(b.Context(), b.client)
 	b.check(err)
 	defer r.Close()
 	job := kanban.WorkerJob{Profile: "coder", RunRef: kanban.RunRef{DB: b.home + "/kanban.db", Board: "default", Task: "t_00000000", Run: 7}}
-	job.Vars = map[string]string{"HERMES_KANBAN_TASK": job.Task}
+	job.EnvVars = map[string]string{"HERMES_KANBAN_TASK": job.Task}
 	for range 2 {
 		if s, err := r.Withdraw(b.Context(), job.RunRef); err != nil || s.Liveness != kanban.Ended {
 			t.Fatalf("%+v, %v", s, err)

@@ -320,7 +320,7 @@ func (b *box) checkState(name, state string) func() error {
 }
 
 func (b *box) commandAndAwait(verb, name string) error {
-	return b.command(verb, name, client.Wait{Wait: true})
+	return b.command(verb, name, client.WaitOptions{Wait: true})
 }
 
 // startAndAwait starts services and waits until they are up.
@@ -335,9 +335,11 @@ func (b *box) startAndAwait(names ...string) {
 }
 
 // sendCommand sends a command without waiting for its effect.
-func (b *box) sendCommand(verb, name string) error { return b.command(verb, name, client.Wait{}) }
+func (b *box) sendCommand(verb, name string) error {
+	return b.command(verb, name, client.WaitOptions{})
+}
 
-func (b *box) command(verb, name string, w client.Wait) error {
+func (b *box) command(verb, name string, w client.WaitOptions) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var err error

@@ -42,22 +42,22 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 	b.startAndAwait("calm")
 	for range times {
 		b.startAndAwait("comet")
-		before := b.status().Init.Orphans
+		before := b.status().Init.OrphansReaped
 		within(t, patience, func() error { // The daemon must run before the stop.
-			if n := b.status().Init.Orphans - before; n < 100 {
+			if n := b.status().Init.OrphansReaped - before; n < 100 {
 				return fmt.Errorf("only %d orphans", n)
 			}
 			return nil
 		})
 		b.check(b.commandAndAwait("stop", "comet"))
 		over = append(over, b.stopTime("gateway-comet")-grace)
-		down := b.status().Init.Orphans
+		down := b.status().Init.OrphansReaped
 		if left := b.liveProcesses(); len(left) != 2 { // Only the CMD and the other gateway may remain.
 			t.Errorf("after the stop these are alive: %+v", left)
 		}
 		// During the restart, a surviving daemon would fork many times.
 		b.check(b.commandAndAwait("restart", "calm"))
-		if n := b.status().Init.Orphans - down; n > 20 { // Count only processes that ended after the stop.
+		if n := b.status().Init.OrphansReaped - down; n > 20 { // Count only processes that ended after the stop.
 			t.Errorf("after the stop %d more of it have ended", n)
 		}
 		sheet.add("comets", 1)
@@ -135,7 +135,7 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 	defer cancel()
 	told := 0
 	b.check(b.client.Events(ctx, client.EventOptions{}, func(e client.Event) error {
-		if e.From == e.To && e.Service == "gateway-sly" && strings.Contains(e.Reason, hidden) {
+		if e.FromState == e.ToState && e.Service == "gateway-sly" && strings.Contains(e.Reason, hidden) {
 			told++
 		}
 		return nil

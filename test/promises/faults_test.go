@@ -386,8 +386,8 @@ func TestFrozen(t *testing.T) {
 	b.check(b.cmd.Process.Signal(unix.SIGCONT))
 	now, err := b.service("a")
 	b.check(err)
-	if now.Run != was.Run || now.State != client.StateUp {
-		t.Errorf("after a pause a is %s in run %d; it was up in run %d", now.State, now.Run, was.Run)
+	if now.RunNumber != was.RunNumber || now.State != client.StateUp {
+		t.Errorf("after a pause a is %s in run %d; it was up in run %d", now.State, now.RunNumber, was.RunNumber)
 	}
 	b.check(b.commandAndAwait("stop", "a"))
 	sheet.add("faults", 3)

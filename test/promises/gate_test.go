@@ -173,8 +173,8 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	b.check(b.sendCommand("start", "restless"))
 	within(t, patience, func() error { // hinit must have started the gateway more than once.
 		s, err := b.service("restless")
-		if err == nil && s.Run < 3 {
-			err = fmt.Errorf("it is in run %d", s.Run)
+		if err == nil && s.RunNumber < 3 {
+			err = fmt.Errorf("it is in run %d", s.RunNumber)
 		}
 		return err
 	})
@@ -185,7 +185,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	last, err := b.service("restless")
 	took := time.Since(begin)
 	b.check(err)
-	starts := int(last.Run - first.Run)
+	starts := int(last.RunNumber - first.RunNumber)
 	if most := int(2*took/time.Second) + 2; starts > most { // Only too short a delay is wrong; a busy machine adds delay.
 		t.Errorf("it was started %d times in %v", starts, took)
 	}

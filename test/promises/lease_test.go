@@ -289,7 +289,7 @@ func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 		return err
 	})
 	causes := ""
-	b.check(b.client.Events(t.Context(), client.EventOptions{Last: 1000}, func(e client.Event) error {
+	b.check(b.client.Events(t.Context(), client.EventOptions{MaxPast: 1000}, func(e client.Event) error {
 		if e.Service == "gateway-a" && e.Exit != nil {
 			causes += e.Exit.Cause + " "
 		}

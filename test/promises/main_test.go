@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	testkit.IsolateProcess()
-	testkit.AtOnce(scale(6, 100))                // These tests mostly wait. In the full form, turns limits how many run.
+	testkit.LimitParallel(scale(6, 100))         // These tests mostly wait. In the full form, turns limits how many run.
 	root, err := os.MkdirTemp("/var/tmp", "hp-") // Use a short path, because a socket path has at most 107 bytes.
 	if err == nil {
 		err = os.Chmod(root, 0o755)

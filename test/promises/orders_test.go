@@ -99,7 +99,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 		for range 1 + r.IntN(3) {
 			verb := []string{"start", "stop", "restart"}[r.IntN(3)]
 			// A timeout means that hinit has accepted the command.
-			err := b.command(verb, "a", client.Wait{Wait: r.IntN(2) == 0, Timeout: time.Duration(30+r.IntN(300)) * time.Millisecond})
+			err := b.command(verb, "a", client.WaitOptions{Wait: r.IntN(2) == 0, Timeout: time.Duration(30+r.IntN(300)) * time.Millisecond})
 			if said := (*client.Error)(nil); !errors.As(err, &said) || said.Kind != client.KindTimeout {
 				t.Errorf("the answer to a %s on a frozen volume is %v", verb, err)
 			}
@@ -111,7 +111,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 		}
 		if r.IntN(2) == 0 { // Another client hangs up; hinit may have read its request or not.
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(r.IntN(20))*time.Millisecond)
-			_, _ = b.client.Stop(ctx, "a", client.Wait{Wait: true})
+			_, _ = b.client.Stop(ctx, "a", client.WaitOptions{Wait: true})
 			cancel()
 			want = ""
 			sheet.add("orders in a freeze", 1)
@@ -127,7 +127,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	// that waits for the volume.
 	b.check(b.commandAndAwait("stop", "a"))
 	freeze()
-	if err := b.command("start", "a", client.Wait{Wait: true, Timeout: 100 * time.Millisecond}); err == nil {
+	if err := b.command("start", "a", client.WaitOptions{Wait: true, Timeout: 100 * time.Millisecond}); err == nil {
 		t.Error("a start on a frozen volume is said to be done")
 	}
 	if _, err := b.client.Reexec(t.Context(), ""); err == nil || !strings.Contains(err.Error(), "a disk does not answer") {

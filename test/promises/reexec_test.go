@@ -39,8 +39,8 @@ func TestTermAroundAReexecOnABusyMachine(t *testing.T) {
 	termsAroundAReexec(t, 150, rand.New(rand.NewPCG(*seed, 10)))
 }
 
-// termsAroundAReexec sends SIGTERM around re-executions. It returns, sorted, how long each new program reports that it was deaf to
-// signals.
+// termsAroundAReexec sends SIGTERM around re-executions. It returns, sorted, how long each new program reports that it was deaf
+// to signals.
 func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []time.Duration) {
 	t.Helper()
 	b := newBox(t, setup{config: quick})

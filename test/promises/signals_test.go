@@ -76,8 +76,8 @@ func TestNoSignalKillsPID1(t *testing.T) {
 			}
 			now, err := b.service("a")
 			b.check(err)
-			if now.Run != before.Run || now.State != client.StateUp {
-				t.Errorf("the gateway was in run %d and is in run %d, %s", before.Run, now.Run, now.State)
+			if now.RunNumber != before.RunNumber || now.State != client.StateUp {
+				t.Errorf("the gateway was in run %d and is in run %d, %s", before.RunNumber, now.RunNumber, now.State)
 			}
 			b.check(b.commandAndAwait("restart", "a"))
 			if code, _ := b.stop(); code != 0 {

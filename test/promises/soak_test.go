@@ -35,22 +35,22 @@ func TestOrphans(t *testing.T) {
 	within(t, time.Hour, func() error {
 		worst = max(worst, b.zombies())
 		if out, err := os.ReadFile(b.path("out")); err != nil || !slices.Contains(strings.Split(string(out), "\n"), "made") {
-			return fmt.Errorf("only %d are made, %w", b.status().Init.Orphans, err)
+			return fmt.Errorf("only %d are made, %w", b.status().Init.OrphansReaped, err)
 		}
 		return nil
 	})
 	var status client.Status
 	within(t, patience, func() error { // The newest processes may not have ended yet.
-		if status = b.status(); status.Init.Orphans < want {
-			return fmt.Errorf("only %d orphans were reaped, of %d", status.Init.Orphans, want)
+		if status = b.status(); status.Init.OrphansReaped < want {
+			return fmt.Errorf("only %d orphans were reaped, of %d", status.Init.OrphansReaped, want)
 		}
 		return b.checkReaped()
 	})
 	if s, err := b.service("a"); err != nil || s.State != client.StateUp || s.Restarts != 0 {
 		t.Errorf("a is %+v, %v", s, err)
 	}
-	sheet.add("orphans", int(status.Init.Orphans))
-	t.Logf("%d orphans in %v; at most %d zombies were seen at once", status.Init.Orphans, time.Since(begin), worst)
+	sheet.add("orphans", int(status.Init.OrphansReaped))
+	t.Logf("%d orphans in %v; at most %d zombies were seen at once", status.Init.OrphansReaped, time.Since(begin), worst)
 }
 
 // TestADayOfTwoHundredProfiles performs a day's events of 200 profiles in minutes. At the end, PID
@@ -170,7 +170,7 @@ func (d *dayBox) crash(name string, kill func(int)) {
 	if err != nil || s.PID == 0 {
 		return
 	}
-	if last, _ := d.killed.Swap(name, s.Run); last != s.Run {
+	if last, _ := d.killed.Swap(name, s.RunNumber); last != s.RunNumber {
 		kill(s.PID)
 		d.crashes.Add(1)
 		d.events.Add(1)

@@ -138,10 +138,10 @@ func (b *box) stopTime(service string) time.Duration {
 	var asked, gone time.Time
 	b.check(b.client.Events(ctx, client.EventOptions{}, func(e client.Event) error {
 		switch {
-		case e.Service != service || e.From == e.To:
-		case e.From == client.StateUp:
+		case e.Service != service || e.FromState == e.ToState:
+		case e.FromState == client.StateUp:
 			asked = e.At
-		case e.To == client.StateDown:
+		case e.ToState == client.StateDown:
 			gone = e.At
 		}
 		return nil
@@ -221,8 +221,8 @@ while :; do read x <>FIFOS/$1; done
 	}
 	now, err := b.service("bystander")
 	b.check(err)
-	if now.Run != stays.Run || now.PID != stays.PID {
-		t.Errorf("the bystander is in run %d, it was in %d", now.Run, stays.Run)
+	if now.RunNumber != stays.RunNumber || now.PID != stays.PID {
+		t.Errorf("the bystander is in run %d, it was in %d", now.RunNumber, stays.RunNumber)
 	}
 	hits, err := filepath.Glob(b.path("hits/*"))
 	b.check(err)

@@ -98,10 +98,10 @@ func (b *box) longestRun(service string) time.Duration {
 	var longest time.Duration
 	b.check(b.client.Events(ctx, client.EventOptions{}, func(e client.Event) error {
 		switch {
-		case e.Service != service || e.From == e.To:
-		case e.To == client.StateUp:
+		case e.Service != service || e.FromState == e.ToState:
+		case e.ToState == client.StateUp:
 			up = e.At
-		case e.From == client.StateUp:
+		case e.FromState == client.StateUp:
 			longest = max(longest, e.At.Sub(up))
 		}
 		return nil

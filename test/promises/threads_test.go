@@ -125,9 +125,9 @@ func (b *box) concurrentClients(clients, times int, names []string) int64 {
 				case names == nil, ask == 0:
 					_, err = b.client.Status(ctx)
 				case ask == 1:
-					_, err = b.client.Stop(ctx, names[random.IntN(len(names))], client.Wait{})
+					_, err = b.client.Stop(ctx, names[random.IntN(len(names))], client.WaitOptions{})
 				default:
-					_, err = b.client.Start(ctx, names[random.IntN(len(names))], client.Wait{})
+					_, err = b.client.Start(ctx, names[random.IntN(len(names))], client.WaitOptions{})
 				}
 				_ = err // Ignore the error: a later check shows whether PID 1 is alive.
 				cancel()

@@ -336,13 +336,13 @@ func cmdKillRepeat(ts *testscript.TestScript, args []string) error {
 			}
 			err = poll(patience, func() error {
 				s, err := c.service(name)
-				if err == nil && (s.State != client.StateUp || s.Run <= before.Run || s.Restarts != before.Restarts+1) {
-					err = fmt.Errorf("%s is %s, run %d, restarts %d", name, s.State, s.Run, s.Restarts)
+				if err == nil && (s.State != client.StateUp || s.RunNumber <= before.RunNumber || s.Restarts != before.Restarts+1) {
+					err = fmt.Errorf("%s is %s, run %d, restarts %d", name, s.State, s.RunNumber, s.Restarts)
 				}
 				return err
 			})
 			if err != nil {
-				return fmt.Errorf("after run %d, restarts %d: %w", before.Run, before.Restarts, err)
+				return fmt.Errorf("after run %d, restarts %d: %w", before.RunNumber, before.Restarts, err)
 			}
 		}
 	}

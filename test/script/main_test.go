@@ -79,7 +79,7 @@ func run(m *testing.M) int {
 
 // scratch creates a directory that every user can enter.
 func scratch() (string, error) {
-	root, err := os.MkdirTemp(cmp.Or(testkit.InMemory(), "/var/tmp"), "hinit-script-")
+	root, err := os.MkdirTemp(cmp.Or(testkit.MemoryDir(), "/var/tmp"), "hinit-script-")
 	if err != nil {
 		return "", err
 	}
@@ -204,7 +204,7 @@ func makeOld(home string) error {
 
 // setup gives a scenario its volume, its configuration and its environment.
 func setup(e *testscript.Env, mode string) error {
-	e.Defer(testkit.Slot())
+	e.Defer(testkit.TakeSlot())
 	home := filepath.Join(e.WorkDir, "home")
 	runtime := filepath.Join(e.WorkDir, "run")
 	for _, dir := range []string{home, runtime} {

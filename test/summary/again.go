@@ -18,10 +18,10 @@ type failure struct {
 }
 
 // isSerious reports whether the output of a failed test shows more than a timeout on a busy machine. That is a panic, a data race,
-// or a broken promise, which the test itself marks by [testkit.Serious].
+// or a broken promise, which the test itself marks by [testkit.SeriousPrefix].
 func isSerious(output []string) bool {
 	return slices.ContainsFunc(output, func(text string) bool {
-		return strings.Contains(text, ": "+testkit.Serious) || strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ") || strings.Contains(text, "DATA RACE") ||
+		return strings.Contains(text, ": "+testkit.SeriousPrefix) || strings.HasPrefix(text, "panic: ") || strings.HasPrefix(text, "fatal error: ") || strings.Contains(text, "DATA RACE") ||
 			strings.Contains(text, "race detected during execution")
 	})
 }

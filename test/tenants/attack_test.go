@@ -228,7 +228,7 @@ var attacksOnProfile = []attack{
 		return err
 	}},
 	{"stop it through hinit", true, func(f target) error {
-		_, err := dial.New(f.dir+"/run/control.sock").Stop(context.Background(), name(3), client.Wait{})
+		_, err := dial.New(f.dir+"/run/control.sock").Stop(context.Background(), name(3), client.WaitOptions{})
 		return err
 	}},
 	{"read the environment of PID 1", false, func(target) error { return read("/proc/1/environ") }},

@@ -60,7 +60,7 @@ func TestMain(m *testing.M) {
 		listener()
 		return
 	}
-	if testkit.ShortLeavesOut() {
+	if testkit.SkippedInShort() {
 		return
 	}
 	testkit.ShareSlots(6)
@@ -285,7 +285,7 @@ func (c *container) start(t *testing.T, names ...string) {
 	for _, n := range names {
 		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
-		if err := untilAnswered(func() error { _, err := c.client.Start(ctx, n, client.Wait{}); return err }); err != nil {
+		if err := untilAnswered(func() error { _, err := c.client.Start(ctx, n, client.WaitOptions{}); return err }); err != nil {
 			t.Fatalf("%v\n%s", err, c.errs.String())
 		}
 	}
@@ -480,7 +480,7 @@ func (c *container) takeHomeSucceeds(t *testing.T) bool {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	// The start fails in a mode in which the agent's user can't enter the home of another user.
-	_, _ = c.client.Start(ctx, "taken", client.Wait{})
+	_, _ = c.client.Start(ctx, "taken", client.WaitOptions{})
 	return agent("cat", filepath.Join(home, "taken", ".env")) == nil
 }
 
@@ -512,7 +512,7 @@ func (c *container) outlives(t *testing.T) bool {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 	defer cancel()
-	if _, err := c.client.Stop(ctx, name(0), client.Wait{Wait: true, Timeout: time.Minute}); err != nil {
+	if _, err := c.client.Stop(ctx, name(0), client.WaitOptions{Wait: true, Timeout: time.Minute}); err != nil {
 		t.Error(err)
 	}
 	return running("daemon-of-" + filepath.Base(c.dir))

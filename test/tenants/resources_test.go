@@ -452,7 +452,7 @@ func checkAnswered(c *container) error {
 func checkStop(c *container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	_, err := c.client.Stop(ctx, name(3), client.Wait{})
+	_, err := c.client.Stop(ctx, name(3), client.WaitOptions{})
 	state, err2 := os.ReadFile(filepath.Join(c.dir, "home", "profiles", name(3), "gateway_state.json"))
 	if err = errors.Join(err, err2); err == nil && !strings.Contains(string(state), `"stopped"`) {
 		err = fmt.Errorf("the record says %s", state)

@@ -60,7 +60,7 @@ func (c *container) request(t *testing.T, gateway, resource string) (answer stri
 func (c *container) ended(t *testing.T) string {
 	t.Helper()
 	s := c.service(t, name(0))
-	if s.LastExit == nil || !s.LastExit.At.After(c.begun) {
+	if s.LastExit == nil || !s.LastExit.EndedAt.After(c.begun) {
 		return ""
 	}
 	return s.LastExit.Cause
@@ -136,7 +136,7 @@ func (c *container) confined() bool {
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	return !slices.ContainsFunc(all, func(path string) bool {
 		var set unix.CPUSet
-		uid, _ := procstat.StatusOf(filepath.Base(path)).Number("Uid", 10)
+		uid, _ := procstat.ReadStatus(filepath.Base(path)).Number("Uid", 10)
 		pid, _ := strconv.Atoi(filepath.Base(path))
 		return uid == uint64(st.Uid) && unix.SchedGetaffinity(pid, &set) == nil && set.Count() == runtime.NumCPU()
 	})
@@ -218,7 +218,7 @@ func starveAll(t *testing.T, mode string, s setup) map[string]string {
 	c.start(t, name(1), name(3), name(0))
 	enforced := map[string]bool{}
 	for _, limit := range c.service(t, name(0)).Limits {
-		enforced[limit.Key] = limit.By == client.LimitedByGroup
+		enforced[limit.Key] = limit.EnforcedBy == client.LimitedByGroup
 	}
 	words := map[string]string{}
 	for _, r := range resources {

@@ -178,7 +178,7 @@ func TestTheLeastImportantGoesBeforeTheKernelKills(t *testing.T) {
 	defer cancel()
 	end()
 	testkit.Until(t, "it is back", func() bool { return c.service(t, "low").State == client.StateUp })
-	if _, err := c.client.Start(ctx, "late", client.Wait{}); err != nil {
+	if _, err := c.client.Start(ctx, "late", client.WaitOptions{}); err != nil {
 		t.Error(err)
 	}
 }
@@ -236,7 +236,7 @@ func TestAGatewayThatHadTooMuchWaitsAtTheBoot(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, name := range []string{"high", "vital"} {
-		if _, err := c.client.Stop(ctx, name, client.Wait{Wait: true}); err != nil {
+		if _, err := c.client.Stop(ctx, name, client.WaitOptions{Wait: true}); err != nil {
 			t.Error(err)
 		}
 	}

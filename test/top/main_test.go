@@ -33,7 +33,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, "stage:", stage(program))
 		os.Exit(125)
 	}
-	testkit.AtOnce(6) // Run more tests than processors, because they mostly wait.
+	testkit.LimitParallel(6) // Run more tests than processors, because they mostly wait.
 	os.Exit(run(m))
 }
 
@@ -271,7 +271,7 @@ const (
 	contSignal = syscall.SIGCONT
 )
 
-var waiting = client.Wait{Wait: true}
+var waiting = client.WaitOptions{Wait: true}
 
 // run runs a command without a terminal, and returns its output and exit code.
 func (h *container) run(program string, args ...string) (string, int) {

@@ -73,18 +73,18 @@ func TestARolloutStopsAtAFailure(t *testing.T) {
 	w := h.top(120, 20)
 	w.awaitScreen("4 of 5 well")
 	h.write("data/profiles/b/agent.conf", "exit_now=1\n")
-	first, before := h.status("a").Run, h.status("c").PID
+	first, before := h.status("a").RunNumber, h.status("c").PID
 	w.press("/")
 	w.write("gateway- !default")
 	w.press("Enter", "*", "R")
 	w.awaitScreen("restart one after the other 3 services? y/n  gateway-a gateway-b gateway-c")
 	w.press("n")
-	if s := h.status("a"); s.Run != first {
+	if s := h.status("a"); s.RunNumber != first {
 		t.Errorf("it was restarted without a yes: %s", asJSON(s))
 	}
 	w.press("R", "y")
 	w.awaitScreen("rollout stopped at gateway-b, 1 of 3 are done: ")
-	if s := h.status("a"); s.Run == first || s.State != client.StateUp {
+	if s := h.status("a"); s.RunNumber == first || s.State != client.StateUp {
 		t.Errorf("a: %s", asJSON(s))
 	}
 	if s := h.status("c"); s.PID != before {

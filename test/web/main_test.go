@@ -26,7 +26,7 @@ var bin string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	if testkit.ShortLeavesOut() {
+	if testkit.SkippedInShort() {
 		return 0
 	}
 	testkit.IsolateProcess()

@@ -38,11 +38,11 @@ type DB struct {
 // Open reads root+"/etc/passwd" and root+"/etc/group". The argument root is "" for the files of this system. A missing file counts
 // as empty. Open blocks on these files only.
 func Open(root string) (*DB, error) {
-	passwd, err := read(root + "/etc/passwd")
+	passwd, err := readTable(root + "/etc/passwd")
 	if err != nil {
 		return nil, err
 	}
-	group, err := read(root + "/etc/group")
+	group, err := readTable(root + "/etc/group")
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ const (
 	fieldID      = 2 // index of the uid of a user, or of the gid of a group
 	fieldGID     = 3 // index of the gid of a user
 	fieldMembers = 3 // index of the members of a group
-	fields       = 4 // minimum number of fields in a valid line
+	minFields    = 4 // minimum number of fields in a valid line
 )
 
 // Group returns the gid of the first group with the given name. ok is false if there is none.
@@ -63,7 +63,7 @@ func (d *DB) Group(name string) (gid uint32, ok bool) { return d.group.id(d.grou
 
 // GroupName returns the name of the first group with the given gid. ok is false if there is none.
 func (d *DB) GroupName(gid uint32) (name string, ok bool) {
-	i := d.group.findID(gid)
+	i := d.group.indexOfID(gid)
 	if i < 0 {
 		return "", false
 	}
@@ -89,10 +89,10 @@ func (d *DB) SetUID(name string, uid uint32) error {
 	if i < 0 {
 		return fmt.Errorf("cannot change the uid of %q: %w", name, ErrNoEntry)
 	}
-	if owner := d.passwd.findID(uid); owner >= 0 && d.passwd.lines[owner].fields[fieldName] != name {
+	if owner := d.passwd.indexOfID(uid); owner >= 0 && d.passwd.lines[owner].fields[fieldName] != name {
 		return fmt.Errorf("cannot give user %q the uid %d: it belongs to user %q: %w", name, uid, d.passwd.lines[owner].fields[fieldName], ErrTaken)
 	}
-	d.passwd.set(i, fieldID, format(uid))
+	d.passwd.setField(i, fieldID, formatID(uid))
 	return nil
 }
 
@@ -108,12 +108,12 @@ func (d *DB) SetGID(name string, gid uint32) error {
 		old, known := d.group.id(g, fieldID)
 		for u := range d.passwd.lines {
 			if primary, ok := d.passwd.id(u, fieldGID); ok && known && primary == old {
-				d.passwd.set(u, fieldGID, format(gid))
+				d.passwd.setField(u, fieldGID, formatID(gid))
 			}
 		}
-		d.group.set(g, fieldID, format(gid))
+		d.group.setField(g, fieldID, formatID(gid))
 	}
-	d.passwd.set(i, fieldGID, format(gid))
+	d.passwd.setField(i, fieldGID, formatID(gid))
 	return nil
 }
 
@@ -122,10 +122,10 @@ func (d *DB) AddGroup(name string, gid uint32) error {
 	if name == "" || strings.ContainsAny(name, ":,\n\r \t") {
 		return fmt.Errorf("cannot add group %q: %w", name, fs.ErrInvalid)
 	}
-	if d.group.find(name) >= 0 || d.group.findID(gid) >= 0 {
+	if d.group.find(name) >= 0 || d.group.indexOfID(gid) >= 0 {
 		return fmt.Errorf("cannot add group %q with gid %d: %w", name, gid, ErrTaken)
 	}
-	d.group.add(name, "x", format(gid), "")
+	d.group.addLine(name, "x", formatID(gid), "")
 	return nil
 }
 
@@ -137,7 +137,7 @@ func (d *DB) AddMember(group, user string) error {
 	}
 	members := d.group.members(i)
 	if !slices.Contains(members, user) {
-		d.group.set(i, fieldMembers, strings.Join(append(members, user), ","))
+		d.group.setField(i, fieldMembers, strings.Join(append(members, user), ","))
 	}
 	return nil
 }
@@ -176,11 +176,11 @@ type line struct {
 
 // isValid reports whether the line describes a user or a group.
 func (l line) isValid() bool {
-	return len(l.fields) >= fields && l.fields[fieldName] != "" && !strings.ContainsRune("#+-", rune(l.fields[fieldName][0]))
+	return len(l.fields) >= minFields && l.fields[fieldName] != "" && !strings.ContainsRune("#+-", rune(l.fields[fieldName][0]))
 }
 
-// read reads the file at path into a table. A missing file gives an empty table.
-func read(path string) (*table, error) {
+// readTable reads the file at path into a table. A missing file gives an empty table.
+func readTable(path string) (*table, error) {
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot %w", err) // the text of err begins with the verb and the path
@@ -198,8 +198,8 @@ func (t *table) find(name string) int {
 	return slices.IndexFunc(t.lines, func(l line) bool { return l.isValid() && l.fields[fieldName] == name })
 }
 
-// findID returns the index of the first line with the given id, or -1.
-func (t *table) findID(id uint32) int {
+// indexOfID returns the index of the first line with the given id, or -1.
+func (t *table) indexOfID(id uint32) int {
 	for i := range t.lines {
 		if got, ok := t.id(i, fieldID); ok && got == id {
 			return i
@@ -225,13 +225,13 @@ func (t *table) members(i int) (list []string) {
 	return list
 }
 
-func (t *table) set(i, field int, value string) {
+func (t *table) setField(i, field int, value string) {
 	if f := t.lines[i].fields; f[field] != value {
 		f[field], t.changed = value, true
 	}
 }
 
-func (t *table) add(f ...string) {
+func (t *table) addLine(f ...string) {
 	if n := len(t.lines); n > 0 && !strings.HasSuffix(t.lines[n-1].lineBreak, "\n") {
 		t.lines[n-1].lineBreak += "\n"
 	}
@@ -252,11 +252,11 @@ func (t *table) save() error {
 		text.WriteString(strings.Join(l.fields, ":") + l.lineBreak)
 	}
 	name := filepath.Base(t.path)
-	if err := dir.Replace(name, []byte(text.String()), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true, SyncNameLater: true}); err != nil {
+	if err := dir.Replace(name, []byte(text.String()), fsutil.ReplaceOptions{Mode: 0o644, KeepMode: true, SyncDirLater: true}); err != nil {
 		return err
 	}
-	_ = dir.SyncName(name)
+	_ = dir.SyncParentDir(name)
 	return nil
 }
 
-func format(id uint32) string { return strconv.FormatUint(uint64(id), 10) }
+func formatID(id uint32) string { return strconv.FormatUint(uint64(id), 10) }

@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	passwd = "root:x:0:0:root:/root:/bin/sh\r\n# a comment : with : colons : in\nbroken\n+nis:::::\n" +
+	testPasswd = "root:x:0:0:root:/root:/bin/sh\r\n# a comment : with : colons : in\nbroken\n+nis:::::\n" +
 		"www:x:33:33::/:/bin/false\nhermes:x:10000:10000:The agent:/opt/data:/bin/sh\nother:x:7:10000::/:\n"
-	group = "root:x:0:\ndialout:x:20:www, other\nhermes:x:10000:\nlast:x:99:www"
+	testGroup = "root:x:0:\ndialout:x:20:www, other\nhermes:x:10000:\nlast:x:99:www"
 )
 
-func etc(t *testing.T) string {
+func makeTestEtc(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
-	for path, text := range map[string]string{"/etc/passwd": passwd, "/etc/group": group} {
+	for path, text := range map[string]string{"/etc/passwd": testPasswd, "/etc/group": testGroup} {
 		must(t, os.MkdirAll(root+"/etc", 0o755))
 		must(t, os.WriteFile(root+path, []byte(text), 0o604))
 		must(t, os.Chmod(root+path, 0o604))
@@ -36,14 +36,14 @@ func must(t *testing.T, err error) {
 	}
 }
 
-func open(t *testing.T, root string) *db.DB {
+func openDB(t *testing.T, root string) *db.DB {
 	t.Helper()
 	d, err := db.Open(root)
 	must(t, err)
 	return d
 }
 
-func content(t *testing.T, path string) string {
+func readFile(t *testing.T, path string) string {
 	t.Helper()
 	data, err := os.ReadFile(path)
 	must(t, err)
@@ -51,8 +51,8 @@ func content(t *testing.T, path string) string {
 }
 
 func TestRemapKeepsEveryOtherByte(t *testing.T) {
-	root := etc(t)
-	d := open(t, root)
+	root := makeTestEtc(t)
+	d := openDB(t, root)
 	must(t, d.SetUID("hermes", 99))
 	must(t, d.SetGID("hermes", 20)) // another group has this gid already, which is allowed
 	must(t, d.AddMember("dialout", "hermes"))
@@ -62,12 +62,12 @@ func TestRemapKeepsEveryOtherByte(t *testing.T) {
 		t.Errorf("groups are %v", got)
 	}
 	must(t, d.Save())
-	want := strings.Replace(strings.Replace(passwd, "hermes:x:10000:10000:", "hermes:x:99:20:", 1), "other:x:7:10000", "other:x:7:20", 1)
-	if got := content(t, root+"/etc/passwd"); got != want {
+	want := strings.Replace(strings.Replace(testPasswd, "hermes:x:10000:10000:", "hermes:x:99:20:", 1), "other:x:7:10000", "other:x:7:20", 1)
+	if got := readFile(t, root+"/etc/passwd"); got != want {
 		t.Errorf("passwd is\n%q, want\n%q", got, want)
 	}
 	want = "root:x:0:\ndialout:x:20:www,other,hermes\nhermes:x:20:\nlast:x:99:www\nhostdocker:x:998:hermes\n"
-	if got := content(t, root+"/etc/group"); got != want {
+	if got := readFile(t, root+"/etc/group"); got != want {
 		t.Errorf("group is\n%q, want\n%q", got, want)
 	}
 	for _, name := range []string{"passwd", "group"} {
@@ -83,8 +83,8 @@ func TestRemapKeepsEveryOtherByte(t *testing.T) {
 }
 
 func TestSameAgainWritesNothing(t *testing.T) {
-	root := etc(t)
-	d := open(t, root)
+	root := makeTestEtc(t)
+	d := openDB(t, root)
 	must(t, d.SetUID("hermes", 10000))
 	must(t, d.SetGID("hermes", 10000))
 	must(t, d.AddMember("dialout", "www"))
@@ -102,8 +102,8 @@ func TestSameAgainWritesNothing(t *testing.T) {
 }
 
 func TestRefuses(t *testing.T) {
-	root := etc(t)
-	d := open(t, root)
+	root := makeTestEtc(t)
+	d := openDB(t, root)
 	for name, tt := range map[string]struct{ got, want error }{
 		"uid of another user": {d.SetUID("hermes", 33), db.ErrTaken},
 		"uid of nobody's":     {d.SetUID("nobody", 5), db.ErrNoEntry},
@@ -126,7 +126,7 @@ func TestRefuses(t *testing.T) {
 }
 
 func TestLooksUp(t *testing.T) {
-	d := open(t, etc(t))
+	d := openDB(t, makeTestEtc(t))
 	if uid, gid, ok := d.User("hermes"); uid != 10000 || gid != 10000 || !ok {
 		t.Error("hermes is", uid, gid, ok)
 	}
@@ -145,15 +145,15 @@ func TestLooksUp(t *testing.T) {
 }
 
 func TestLinkIsLeftAlone(t *testing.T) {
-	root := etc(t)
+	root := makeTestEtc(t)
 	must(t, os.Rename(root+"/etc/passwd", root+"/real"))
 	must(t, os.Symlink(root+"/real", root+"/etc/passwd"))
-	d := open(t, root)
+	d := openDB(t, root)
 	must(t, d.SetUID("hermes", 99))
 	if err := d.Save(); !errors.Is(err, fsutil.ErrSymlink) {
 		t.Errorf("got %v", err)
 	}
-	if content(t, root+"/real") != passwd {
+	if readFile(t, root+"/real") != testPasswd {
 		t.Error("the target has changed")
 	}
 	if left, _ := filepath.Glob(root + "/etc/.*"); len(left) > 0 {
@@ -164,10 +164,10 @@ func TestLinkIsLeftAlone(t *testing.T) {
 func TestNoFilesAtAll(t *testing.T) {
 	root := t.TempDir()
 	must(t, os.Mkdir(root+"/etc", 0o755))
-	d := open(t, root)
+	d := openDB(t, root)
 	must(t, d.AddGroup("video", 44))
 	must(t, d.Save())
-	if got := content(t, root+"/etc/group"); got != "video:x:44:\n" {
+	if got := readFile(t, root+"/etc/group"); got != "video:x:44:\n" {
 		t.Errorf("got %q", got)
 	}
 }

@@ -23,9 +23,9 @@ type Options struct {
 	User string // agent.user of the configuration: a name, a uid, or "uid:gid"
 	Env  func(name string) (string, bool)
 
-	Root    string   // directory that contains etc, for tests; "" for the real one
-	Sockets []string // where the Docker socket may be; the first existing one is used; nil for boot.DockerSockets
-	DRI     string   // directory of the graphics devices; "" for /dev/dri
+	Root        string   // directory that contains etc, for tests; "" for the real one
+	Sockets     []string // where the Docker socket may be; the first existing one is used; nil for boot.DockerSockets
+	GraphicsDir string   // directory of the graphics devices; "" for /dev/dri
 }
 
 // Main updates the agent's user, and writes a [boot.Identity] as JSON to out. It returns the exit code of the process.
@@ -61,10 +61,10 @@ func updateUser(o Options) (agent, error) {
 	}
 	etc, err := db.Open(o.Root)
 	if err != nil {
-		a.warn("%v — continuing", err)
+		a.logWarning("%v — continuing", err)
 		return a, nil
 	}
-	if err := a.remap(o, etc); err != nil {
+	if err := a.changeIDs(o, etc); err != nil {
 		return agent{User: user}, err
 	}
 	if user.Name != "" {
@@ -74,7 +74,7 @@ func updateUser(o Options) (agent, error) {
 	}
 	if etc.Changed() {
 		if err := etc.Save(); err != nil {
-			a.warn("%v: the agent runs with the ids %d:%d, but tools that read /etc show others", err, a.User.UID, a.User.GID)
+			a.logWarning("%v: the agent runs with the ids %d:%d, but tools that read /etc show others", err, a.User.UID, a.User.GID)
 		}
 	}
 	return a, nil
@@ -84,13 +84,13 @@ func updateUser(o Options) (agent, error) {
 func (a *agent) requestedID(o Options, names [2]string) (id uint32, ok bool) {
 	id, name, text, ok := account.RequestedID(func(name string) string { return boot.EnvOf(o.Env, name) }, names)
 	if !ok && text != "" {
-		a.warn("%s=%q is ignored: it is not a number from 1 to 65534", name, text)
+		a.logWarning("%s=%q is ignored: it is not a number from 1 to 65534", name, text)
 	}
 	return id, ok
 }
 
-// remap sets the requested ids in a and in etc. [db.DB.Save] writes them to /etc later.
-func (a *agent) remap(o Options, etc *db.DB) error {
+// changeIDs sets the requested ids in a and in etc. [db.DB.Save] writes them to /etc later.
+func (a *agent) changeIDs(o Options, etc *db.DB) error {
 	name := cmp.Or(a.User.Name, o.User)
 	if uid, ok := a.requestedID(o, account.UIDVars); ok && uid != a.User.UID {
 		if a.User.Name != "" {
@@ -100,7 +100,7 @@ func (a *agent) remap(o Options, etc *db.DB) error {
 				return err
 			}
 		}
-		a.say("Changing %s UID to %d", name, uid)
+		a.logInfo("Changing %s UID to %d", name, uid)
 		a.User.UID = uid
 	}
 	if gid, ok := a.requestedID(o, account.GIDVars); ok && gid != a.User.GID {
@@ -109,18 +109,18 @@ func (a *agent) remap(o Options, etc *db.DB) error {
 				return err
 			}
 		}
-		a.say("Changing %s GID to %d", name, gid)
+		a.logInfo("Changing %s GID to %d", name, gid)
 		a.User.GID, a.User.Groups = gid, []uint32{gid}
 	}
 	return nil
 }
 
-func (a *agent) say(format string, args ...any) {
-	a.Lines = append(a.Lines, boot.Info(fmt.Sprintf(format, args...)))
+func (a *agent) logInfo(format string, args ...any) {
+	a.LogLines = append(a.LogLines, boot.Info(fmt.Sprintf(format, args...)))
 }
 
-func (a *agent) warn(format string, args ...any) {
-	a.Lines = append(a.Lines, boot.Warning(fmt.Sprintf(format, args...)))
+func (a *agent) logWarning(format string, args ...any) {
+	a.LogLines = append(a.LogLines, boot.Warning(fmt.Sprintf(format, args...)))
 }
 
 // joinDocker adds the agent's user to the group of the Docker socket. This group has the power of root on the host.
@@ -132,26 +132,26 @@ func (a *agent) joinDocker(o Options, etc *db.DB) {
 	switch path, gid, ok := boot.DockerSocket(sockets, o.Env); {
 	case !ok:
 	case slices.Contains(etc.Groups(a.User.Name, a.User.GID), gid):
-		a.Lines = append(a.Lines, boot.AlreadyInGroup(a.User.Name, gid, path))
+		a.LogLines = append(a.LogLines, boot.AlreadyInGroupMessage(a.User.Name, gid, path))
 	default:
-		a.join(etc, gid, path, "hostdocker", "Docker socket")
+		a.joinGroup(etc, gid, path, "hostdocker", "Docker socket")
 	}
 }
 
 // joinGraphics adds the agent's user to the groups of graphics devices.
 func (a *agent) joinGraphics(o Options, etc *db.DB) {
-	dir := cmp.Or(o.DRI, boot.GraphicsDir)
+	dir := cmp.Or(o.GraphicsDir, boot.GraphicsDir)
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
 		if gid, ok := boot.DeviceGroup(e); ok && !slices.Contains(etc.Groups(a.User.Name, a.User.GID), gid) {
-			a.join(etc, gid, filepath.Join(dir, e.Name()), "hostdri", "graphics device")
+			a.joinGroup(etc, gid, filepath.Join(dir, e.Name()), "hostdri", "graphics device")
 		}
 	}
 }
 
-// join adds the agent's user to gid, the group of a device. newName is the name for a group without a name. Messages contain
+// joinGroup adds the agent's user to gid, the group of a device. newName is the name for a group without a name. Messages contain
 // what, the device's path, and kind.
-func (a *agent) join(etc *db.DB, gid uint32, what, newName, kind string) {
+func (a *agent) joinGroup(etc *db.DB, gid uint32, what, newName, kind string) {
 	name, ok := etc.GroupName(gid)
 	if !ok {
 		name = newName
@@ -159,14 +159,14 @@ func (a *agent) join(etc *db.DB, gid uint32, what, newName, kind string) {
 			name += strconv.FormatUint(uint64(gid), 10)
 		}
 		if err := etc.AddGroup(name, gid); err != nil {
-			a.warn("%v — no access to %s", err, what)
+			a.logWarning("%v — no access to %s", err, what)
 			return
 		}
-		a.say("Created group %s (GID %d) for %s", name, gid, kind)
+		a.logInfo("Created group %s (GID %d) for %s", name, gid, kind)
 	}
 	if err := etc.AddMember(name, a.User.Name); err != nil {
-		a.warn("%v — no access to %s", err, what)
+		a.logWarning("%v — no access to %s", err, what)
 		return
 	}
-	a.say("Added %s to group %s (GID %d) for %s", a.User.Name, name, gid, what)
+	a.logInfo("Added %s to group %s (GID %d) for %s", a.User.Name, name, gid, what)
 }

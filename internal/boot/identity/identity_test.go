@@ -18,29 +18,29 @@ const (
 	etcGroup  = "root:x:0:\ndialout:x:20:\nrender:x:105:\nhermes:x:10000:\n"
 )
 
-func etcRoot(t *testing.T) string {
+func makeTestEtc(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
-	write(t, root+"/etc/passwd", etcPasswd)
-	write(t, root+"/etc/group", etcGroup)
+	writeFile(t, root+"/etc/passwd", etcPasswd)
+	writeFile(t, root+"/etc/group", etcGroup)
 	return root
 }
 
-func identity(t *testing.T, o Options, env map[string]string) (agent, string, error) {
+func updateTestUser(t *testing.T, o Options, env map[string]string) (agent, string, error) {
 	t.Helper()
-	o.Env = environ(env)
+	o.Env = envLookup(env)
 	if o.User == "" {
 		o.User = "hermes"
 	}
 	if o.Sockets == nil {
 		o.Sockets = []string{}
 	}
-	if o.DRI == "" {
-		o.DRI = o.Root + "/none"
+	if o.GraphicsDir == "" {
+		o.GraphicsDir = o.Root + "/none"
 	}
 	a, err := updateUser(o)
 	var lines []string
-	for _, l := range a.Lines {
+	for _, l := range a.LogLines {
 		lines = append(lines, l.Text)
 	}
 	return a, strings.Join(lines, "\n"), err
@@ -68,8 +68,8 @@ func TestRemap(t *testing.T) {
 		{"sign", map[string]string{"HERMES_UID": "+5"}, 10000, 10000, `[stage2] Warning: HERMES_UID="+5" is ignored: it is not a number from 1 to 65534`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			root := etcRoot(t)
-			a, lines, err := identity(t, Options{Root: root}, tt.env)
+			root := makeTestEtc(t)
+			a, lines, err := updateTestUser(t, Options{Root: root}, tt.env)
 			must(t, err)
 			if a.User.UID != tt.uid || a.User.GID != tt.gid {
 				t.Errorf("got %+v", a)
@@ -82,11 +82,11 @@ func TestRemap(t *testing.T) {
 			if !reflect.DeepEqual(seen, a.User) {
 				t.Errorf("/etc says %+v, Identity %+v", seen, a.User)
 			}
-			before := testkit.Snapshot(t, root)
-			if _, lines, err := identity(t, Options{Root: root}, tt.env); err != nil || strings.Contains(lines, "Changing") {
+			before := testkit.TreeSnapshot(t, root)
+			if _, lines, err := updateTestUser(t, Options{Root: root}, tt.env); err != nil || strings.Contains(lines, "Changing") {
 				t.Errorf("the second time: %s (%v)", lines, err)
 			}
-			if after := testkit.Snapshot(t, root); after != before {
+			if after := testkit.TreeSnapshot(t, root); after != before {
 				t.Error("the second time something was written")
 			}
 		})
@@ -94,23 +94,23 @@ func TestRemap(t *testing.T) {
 }
 
 func TestRemapToATakenUID(t *testing.T) {
-	root := etcRoot(t)
-	a, lines, err := identity(t, Options{Root: root}, map[string]string{"HERMES_UID": "33", "HERMES_GID": "34"})
+	root := makeTestEtc(t)
+	a, lines, err := updateTestUser(t, Options{Root: root}, map[string]string{"HERMES_UID": "33", "HERMES_GID": "34"})
 	if !errors.Is(err, db.ErrTaken) || !strings.Contains(err.Error(), `"www-data"`) || !strings.Contains(err.Error(), "HERMES_UID") {
 		t.Errorf("error is %v", err)
 	}
-	if a.User.UID != 10000 || lines != "" || read(t, root+"/etc/passwd") != etcPasswd || read(t, root+"/etc/group") != etcGroup {
+	if a.User.UID != 10000 || lines != "" || readFile(t, root+"/etc/passwd") != etcPasswd || readFile(t, root+"/etc/group") != etcGroup {
 		t.Errorf("something has changed: %+v", a)
 	}
 }
 
 func TestIdentityWithoutWritableEtc(t *testing.T) {
 	testkit.NeedRoot(t)
-	root := etcRoot(t)
+	root := makeTestEtc(t)
 	// Like a bind mount of one file, a symbolic link can't be replaced by rename.
 	must(t, os.Rename(root+"/etc/passwd", root+"/etc/real"))
 	must(t, os.Symlink("real", root+"/etc/passwd"))
-	a, lines, err := identity(t, Options{Root: root}, map[string]string{"PUID": "99", "PGID": "100"})
+	a, lines, err := updateTestUser(t, Options{Root: root}, map[string]string{"PUID": "99", "PGID": "100"})
 	must(t, err)
 	if a.User.UID != 99 || a.User.GID != 100 || !reflect.DeepEqual(a.User.Groups, []uint32{100}) {
 		t.Errorf("got %+v", a)
@@ -121,23 +121,23 @@ func TestIdentityWithoutWritableEtc(t *testing.T) {
 }
 
 func TestIdentityOfOthers(t *testing.T) {
-	root := etcRoot(t)
-	if _, _, err := identity(t, Options{Root: root, User: "ghost"}, nil); !errors.Is(err, account.ErrNotFound) {
+	root := makeTestEtc(t)
+	if _, _, err := updateTestUser(t, Options{Root: root, User: "ghost"}, nil); !errors.Is(err, account.ErrNotFound) {
 		t.Errorf("a missing user is %v", err)
 	}
-	a, _, err := identity(t, Options{Root: root, User: "500:501"}, map[string]string{"PUID": "99"})
+	a, _, err := updateTestUser(t, Options{Root: root, User: "500:501"}, map[string]string{"PUID": "99"})
 	if err != nil || a.User.UID != 99 || a.User.GID != 501 {
 		t.Errorf("numbers: %+v, %v", a, err)
 	}
-	if a, _, err := identity(t, Options{Root: root, User: "root"}, map[string]string{"PUID": "99"}); err != nil || a.User.UID != 0 {
+	if a, _, err := updateTestUser(t, Options{Root: root, User: "root"}, map[string]string{"PUID": "99"}); err != nil || a.User.UID != 0 {
 		t.Errorf("root: %+v, %v", a, err)
 	}
-	if read(t, root+"/etc/passwd") != etcPasswd {
+	if readFile(t, root+"/etc/passwd") != etcPasswd {
 		t.Error("/etc/passwd has changed")
 	}
 }
 
-func socket(t *testing.T, dir string, gid int) string {
+func makeSocket(t *testing.T, dir string, gid int) string {
 	t.Helper()
 	path := dir + "/docker.sock"
 	l, err := net.Listen("unix", path)
@@ -160,10 +160,10 @@ func TestDockerGroup(t *testing.T) {
 		{"own", "[stage2] hermes already in group 10000 for SOCK", "hermes:x:10000:", 10000, []uint32{10000}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			root := etcRoot(t)
-			path := socket(t, root, tt.gid)
+			root := makeTestEtc(t)
+			path := makeSocket(t, root, tt.gid)
 			o := Options{Root: root, Sockets: []string{root + "/etc/passwd", path, "/nowhere"}}
-			a, lines, err := identity(t, o, nil)
+			a, lines, err := updateTestUser(t, o, nil)
 			must(t, err)
 			if want := strings.ReplaceAll(tt.lines, "SOCK", path); lines != want {
 				t.Errorf("lines\n%s\nwant\n%s", lines, want)
@@ -171,15 +171,15 @@ func TestDockerGroup(t *testing.T) {
 			if !reflect.DeepEqual(a.User.Groups, tt.groups) {
 				t.Errorf("groups are %v", a.User.Groups)
 			}
-			if text := read(t, root+"/etc/group"); !strings.Contains(text, tt.group+"\n") {
+			if text := readFile(t, root+"/etc/group"); !strings.Contains(text, tt.group+"\n") {
 				t.Errorf("group is\n%s", text)
 			}
-			before := testkit.Snapshot(t, root)
-			_, lines, err = identity(t, o, nil)
+			before := testkit.TreeSnapshot(t, root)
+			_, lines, err = updateTestUser(t, o, nil)
 			if want := "[stage2] hermes already in group "; err != nil || !strings.HasPrefix(lines, want) {
 				t.Errorf("the second time: %s (%v)", lines, err)
 			}
-			if testkit.Snapshot(t, root) != before {
+			if testkit.TreeSnapshot(t, root) != before {
 				t.Error("the second time something was written")
 			}
 		})
@@ -188,9 +188,9 @@ func TestDockerGroup(t *testing.T) {
 
 func TestDockerGroupWhoseNameIsInUse(t *testing.T) {
 	testkit.NeedRoot(t)
-	root := etcRoot(t)
-	write(t, root+"/etc/group", etcGroup+"hostdocker:x:997:hermes\n")
-	_, lines, err := identity(t, Options{Root: root, Sockets: []string{socket(t, root, 998)}}, nil)
+	root := makeTestEtc(t)
+	writeFile(t, root+"/etc/group", etcGroup+"hostdocker:x:997:hermes\n")
+	_, lines, err := updateTestUser(t, Options{Root: root, Sockets: []string{makeSocket(t, root, 998)}}, nil)
 	must(t, err)
 	if !strings.Contains(lines, "Created group hostdocker998 (GID 998)") {
 		t.Errorf("lines are %s", lines)
@@ -199,15 +199,15 @@ func TestDockerGroupWhoseNameIsInUse(t *testing.T) {
 
 func TestGraphicsGroups(t *testing.T) {
 	testkit.NeedRoot(t)
-	root := etcRoot(t)
+	root := makeTestEtc(t)
 	for name, gid := range map[string]int{"card0": 0, "renderD128": 105, "renderD129": 777, "renderD130": 777} {
-		write(t, root+"/dri/"+name, "")
+		writeFile(t, root+"/dri/"+name, "")
 		must(t, os.Chown(root+"/dri/"+name, 0, gid))
 	}
 	must(t, os.Mkdir(root+"/dri/by-path", 0o755))
 	must(t, os.Chown(root+"/dri/by-path", 0, 4711))
-	o := Options{Root: root, DRI: root + "/dri"}
-	a, lines, err := identity(t, o, nil)
+	o := Options{Root: root, GraphicsDir: root + "/dri"}
+	a, lines, err := updateTestUser(t, o, nil)
 	must(t, err)
 	want := "[stage2] Added hermes to group render (GID 105) for " + root + "/dri/renderD128\n" +
 		"[stage2] Created group hostdri (GID 777) for graphics device\n[stage2] Added hermes to group hostdri (GID 777) for " + root + "/dri/renderD129"
@@ -217,8 +217,8 @@ func TestGraphicsGroups(t *testing.T) {
 	if !reflect.DeepEqual(a.User.Groups, []uint32{10000, 105, 777}) {
 		t.Errorf("groups are %v", a.User.Groups)
 	}
-	before := testkit.Snapshot(t, root)
-	if _, lines, err := identity(t, o, nil); err != nil || lines != "" || testkit.Snapshot(t, root) != before {
+	before := testkit.TreeSnapshot(t, root)
+	if _, lines, err := updateTestUser(t, o, nil); err != nil || lines != "" || testkit.TreeSnapshot(t, root) != before {
 		t.Errorf("the second time: %s (%v)", lines, err)
 	}
 }

@@ -20,28 +20,28 @@ import (
 	"hinit/internal/lease"
 )
 
-// neverKept lists files of a single container, which Save leaves out.
-var neverKept = []string{
-	"logs", boot.RecordFile, boot.PendingFile, kept.LostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
+// excludedFiles lists files of a single container, which Save leaves out.
+var excludedFiles = []string{
+	"logs", boot.BootRecordFile, boot.RepairPendingFile, kept.LostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
 	"auth.lock", "state",
 }
 
-// Save saves the data directory home in the file seed. The build of an image calls it after a boot has filled the empty
+// SaveSeed saves the data directory home in the file seed. The build of an image calls it after a boot has filled the empty
 // directory. Save also saves the record of the boot steps, but no generated keys. It returns the names of the steps that a boot
 // can skip because of the seed. Without such steps, Save saves no files.
-func Save(home, seed string) (steps []string, err error) {
+func SaveSeed(home, seed string) (steps []string, err error) {
 	from, err := fsutil.OpenNoLink(home, nil)
 	if err != nil {
 		return nil, err
 	}
 	defer from.Close()
-	var r kept.Record
-	data, err := from.ReadFile(boot.RecordFile, kept.MaxRecord)
+	var r kept.StepRecord
+	data, err := from.ReadFile(boot.BootRecordFile, kept.MaxRecordSize)
 	if err == nil {
 		err = json.Unmarshal(data, &r)
 	}
 	if err == nil && len(r.Steps) > 0 {
-		err = write(home, seed, r)
+		err = writeSeed(home, seed, r)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("cannot keep %q: %w", home, err)
@@ -49,8 +49,8 @@ func Save(home, seed string) (steps []string, err error) {
 	return slices.Sorted(maps.Keys(r.Steps)), nil
 }
 
-func write(home, seed string, r kept.Record) error {
-	k := kept.Index{Record: r}
+func writeSeed(home, seed string, r kept.StepRecord) error {
+	k := kept.SeedIndex{StepRecord: r}
 	var all []byte
 	err := filepath.WalkDir(home, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == home {
@@ -60,7 +60,7 @@ func write(home, seed string, r kept.Record) error {
 		if err != nil {
 			return err
 		}
-		if slices.Contains(neverKept, rel) {
+		if slices.Contains(excludedFiles, rel) {
 			if e.IsDir() {
 				return fs.SkipDir
 			}
@@ -70,7 +70,7 @@ func write(home, seed string, r kept.Record) error {
 		if err != nil {
 			return err
 		}
-		f := kept.File{Name: rel, Mode: info.Mode()}
+		f := kept.SeedFile{Name: rel, Mode: info.Mode()}
 		switch {
 		case info.IsDir():
 			f.Mode |= 0o700
@@ -80,7 +80,7 @@ func write(home, seed string, r kept.Record) error {
 				return err
 			}
 			if rel == boot.EnvFile {
-				data = kept.WithoutKey(data)
+				data = kept.WithoutGeneratedKey(data)
 			}
 			f.Size = len(data)
 			all = append(all, data...)

@@ -29,11 +29,11 @@ func Agent(cfg *config.Config) (boot.Agent, error) {
 // then the logs belong to the caller.
 func LogReader(servicesOnly bool, env func(string) (string, bool)) (*fsutil.Actor, error) {
 	if os.Geteuid() != 0 || servicesOnly {
-		return fsutil.Self(), nil
+		return fsutil.ProcessActor(), nil
 	}
 	cfg, err := config.Load(config.Options{Env: env})
 	if err != nil { // an invalid configuration must not hide the logs, so assume the agent of the image
-		cfg, err = config.Load(config.Options{Text: []byte{}, Env: env})
+		cfg, err = config.Load(config.Options{Content: []byte{}, Env: env})
 	}
 	if err != nil {
 		return nil, err

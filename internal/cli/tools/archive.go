@@ -55,14 +55,14 @@ var archiveVerbs = map[string]cmdline.Verb{
 type archiver struct {
 	*profileManager
 
-	ctx                         context.Context //nolint:containedctx // ends by a signal to an export or a clone, so that it removes its copy
-	exporting                   archive.Export
-	importing                   archive.Import
-	outPath, allDir             string
-	stopsGateway                bool // whether to stop the gateway for the last pass of the copy
-	startsGateway, printsOffset bool
-	head                        archive.Head // description at the beginning of the archive
-	checksum                    string
+	ctx                               context.Context //nolint:containedctx // ends by a signal to an export or a clone, so that it removes its copy
+	exporting                         archive.Export
+	importing                         archive.Import
+	outPath, exportAllDir             string
+	stopsGateway                      bool // whether to stop the gateway for the last pass of the copy
+	startsGateway, printsResumeOffset bool
+	archiveHead                       archive.Head // description at the beginning of the archive
+	checksum                          string
 	// starts the gateway again that was stopped for the import; nil without a stop
 	restartGateway func() error
 }
@@ -70,24 +70,24 @@ type archiver struct {
 // runArchiveVerb parses the arguments of a subcommand and runs it.
 func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 	v, a := archiveVerbs[name], &archiver{}
-	v.Program, v.Name, v.Doing = "hinit profile", name, name+" profiles"
+	v.Program, v.Name, v.Action = "hinit profile", name, name+" profiles"
 	flags := a.flags(name)
 	words, code, ok := v.Parse(flags, args, 0, 2, t.Out, t.Err)
 	if !ok {
 		return code
 	}
 	names := map[string]int{"export": 1, "import": 1, "clone": 2}[name]
-	if a.allDir != "" {
+	if a.exportAllDir != "" {
 		names = 0
 	}
-	if !v.CheckCount(words, names, 2*min(names, 1), t.Err) {
-		return cmdline.WrongUsage
+	if !v.CheckArgCount(words, names, 2*min(names, 1), t.Err) {
+		return cmdline.ExitUsage
 	}
 	if name == "export" && a.exporting.Offset > 0 && a.exporting.Snapshot == "" {
-		return t.Fail(cmdline.WrongUsage, "cannot %s: --from is a place in a copy that was kept; name it with --snapshot", v.Doing)
+		return t.Fail(cmdline.ExitUsage, "cannot %s: --from is a place in a copy that was kept; name it with --snapshot", v.Action)
 	}
-	m, code := managerFor(t, name, words[:names], true)
-	if code != cmdline.Done {
+	m, code := newProfileManager(t, name, words[:names], true)
+	if code != cmdline.ExitDone {
 		return code
 	}
 	a.profileManager, a.ctx = m, context.Background()
@@ -101,27 +101,27 @@ func runArchiveVerb(t *cli.Terminal, name string, args []string) int {
 		})
 	}
 	if name != "export" && words[names-1] == profiles.Default {
-		return t.Fail(cmdline.WrongUsage, "cannot %s: the root profile always exists; give the new one another name", m.doing)
+		return t.Fail(cmdline.ExitUsage, "cannot %s: the root profile always exists; give the new one another name", m.action)
 	}
-	if m.cl == nil && (a.startsGateway || a.stopsGateway) {
-		return t.Fail(cmdline.Unreachable, "cannot %s: no hinit answers that could start or stop a gateway", m.doing)
+	if m.client == nil && (a.startsGateway || a.stopsGateway) {
+		return t.Fail(cmdline.ExitUnreachable, "cannot %s: no hinit answers that could start or stop a gateway", m.action)
 	}
 	a.importing.Offset, a.exporting.ForClone = a.exporting.Offset, name == "clone"
 	file := append(words, "-")[names]
 	switch {
-	case a.allDir != "":
+	case a.exportAllDir != "":
 		return a.exportAll()
 	case name == "clone":
-		return a.clone(words[0], words[1])
+		return a.cloneProfile(words[0], words[1])
 	case name == "import":
 		return a.importArchive(words[0], file)
 	}
 	a.outPath = cmp.Or(a.outPath, file)
-	return a.export(words[0], a.outPath)
+	return a.exportProfile(words[0], a.outPath)
 }
 
 func (a *archiver) flags(verb string) *flag.FlagSet {
-	f := cmdline.Flags(verb)
+	f := cmdline.NewFlagSet(verb)
 	if verb != "import" {
 		f.BoolVar(&a.exporting.IncludeSecrets, "secrets", false, "with .env and other files that hold secrets")
 		f.BoolVar(&a.stopsGateway, "stop", false, "stop the gateway for the last part of the copy, and print for how long")
@@ -129,7 +129,7 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 	}
 	if verb == "export" {
 		f.StringVar(&a.outPath, "o", "", "write to `FILE`; - is standard output")
-		f.StringVar(&a.allDir, "all", "", "export all profiles, each to NAME.tar in `DIR`")
+		f.StringVar(&a.exportAllDir, "all", "", "export all profiles, each to NAME.tar in `DIR`")
 		f.BoolVar(&a.exporting.KeepSnapshot, "keep", false, "keep the copy for --snapshot")
 		f.StringVar(&a.exporting.Snapshot, "snapshot", "", "send the copy `ID` that an earlier export has kept")
 	} else {
@@ -138,7 +138,7 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 	if verb == "import" {
 		f.BoolVar(&a.importing.MayReplace, "replace", false, "stop an existing profile and replace it")
 		f.BoolVar(&a.importing.AllowWithoutSecrets, "without-secrets", false, "replace it by an archive without secrets too")
-		f.BoolVar(&a.printsOffset, "where", false, "print where an interrupted import continues: snapshot and offset")
+		f.BoolVar(&a.printsResumeOffset, "where", false, "print where an interrupted import continues: snapshot and offset")
 	}
 	if verb != "clone" {
 		f.Int64Var(&a.exporting.Offset, "from", 0, "begin at this `OFFSET` of the archive; export needs --snapshot too")
@@ -150,22 +150,22 @@ func (a *archiver) flags(verb string) *flag.FlagSet {
 func (a *archiver) exportAll() (code int) {
 	all, warnings, err := a.store.Discover()
 	for _, w := range warnings {
-		code = a.Fail(cmdline.Failed, "cannot export all profiles: %s", show.Line(w.String()))
+		code = a.Fail(cmdline.ExitFailed, "cannot export all profiles: %s", show.EscapeLine(w.String()))
 	}
 	for _, p := range all {
 		if a.ctx.Err() != nil {
 			break
 		}
-		a.doing = fmt.Sprintf("export profile %q", p.Name)
-		code = max(code, a.export(p.Name, filepath.Join(a.allDir, p.Name+".tar")))
+		a.action = fmt.Sprintf("export profile %q", p.Name)
+		code = max(code, a.exportProfile(p.Name, filepath.Join(a.exportAllDir, p.Name+".tar")))
 	}
-	return max(code, a.Failed("export all profiles", err))
+	return max(code, a.ReportError("export all profiles", err))
 }
 
-// export writes an archive to a file, or to standard output.
-func (a *archiver) export(name, to string) int {
+// exportProfile writes an archive to a file, or to standard output.
+func (a *archiver) exportProfile(name, to string) int {
 	if to == "-" && a.IsScreen {
-		return a.Fail(cmdline.WrongUsage, "cannot %s: standard output is a terminal; name a file with -o", a.doing)
+		return a.Fail(cmdline.ExitUsage, "cannot %s: standard output is a terminal; name a file with -o", a.action)
 	}
 	if _, there, err := a.lookUpProfile(name); !there {
 		return a.printMissing(name, err)
@@ -173,10 +173,10 @@ func (a *archiver) export(name, to string) int {
 	// Without this call, a write to a vanished reader would end the process by SIGPIPE.
 	signal.Notify(make(chan os.Signal, 1), unix.SIGPIPE)
 	if to == "-" {
-		return a.reportResult("exported profile "+name, a.writeArchive(name, a.Raw()))
+		return a.reportResult("exported profile "+name, a.writeArchive(name, a.RawOutput()))
 	}
 	if info, err := os.Stat(to); err == nil && !info.Mode().IsRegular() { // Replace would replace a device such as /dev/null by a file
-		return a.Failed(a.doing, fmt.Errorf("%s is no regular file; name a file, or - for standard output", to))
+		return a.ReportError(a.action, fmt.Errorf("%s is no regular file; name a file, or - for standard output", to))
 	}
 	return a.reportResult("exported profile "+name, wholefile.Replace(to, 0o600, true, func(out io.Writer) (int64, error) { return 0, a.writeArchive(name, out) }))
 }
@@ -187,7 +187,7 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 	if err != nil {
 		return err
 	}
-	user, cred, err := a.owner(name)
+	user, cred, err := a.homeOwner(name)
 	if err == nil && a.exporting.ForClone && cred != nil && a.isTenant(cred.UID) && !a.agent.WithTenants(a.cfg).Tenants.Includes(a.importing.Name) {
 		err = fmt.Errorf("its home belongs to uid %d, the user of an isolated profile, and the agent's user could read the copy; set isolation: user for profile %s too", cred.UID, a.importing.Name)
 	}
@@ -203,7 +203,7 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 	if name == profiles.Default {
 		x.SkipPaths = []string{boot.ProfilesDir, "logs/gateways", ".hinit"}
 	}
-	out := cmp.Or(a.allDir, a.outPath)
+	out := cmp.Or(a.exportAllDir, a.outPath)
 	if path, err := filepath.Abs(out); err == nil && out != "" && out != "-" { // the output may be in the home, so leave out older archives
 		x.SkipPaths = append(x.SkipPaths, strings.TrimPrefix(path, p.Home+"/"))
 	}
@@ -230,11 +230,11 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 	}
 	kept := false
 	err = user.Do(func() (err error) {
-		a.head, a.checksum, kept, err = x.Run(a.ctx, to)
+		a.archiveHead, a.checksum, kept, err = x.Run(a.ctx, to)
 		return err
 	})
 	if kept {
-		fmt.Fprintf(a.Err, "the copy is kept: hinit profile export %s --snapshot %s --from OFFSET sends it again\n", name, a.head.Snapshot)
+		fmt.Fprintf(a.Err, "the copy is kept: hinit profile export %s --snapshot %s --from OFFSET sends it again\n", name, a.archiveHead.Snapshot)
 	}
 	return errors.Join(err, wake())
 }
@@ -243,33 +243,33 @@ func (a *archiver) writeArchive(name string, to io.Writer) error {
 // gateway is down, or without an init, stop gives no order. A full disk could not record the order, and would prevent the
 // deletion of the profile.
 func (m *profileManager) stop(name string) (wasUp bool, code int) {
-	if m.cl == nil {
-		return false, cmdline.Done
+	if m.client == nil {
+		return false, cmdline.ExitDone
 	}
 	ctx, slot := context.Background(), profiles.SlotName(name)
-	s, err := m.cl.Service(ctx, slot)
+	s, err := m.client.Service(ctx, slot)
 	if errors.Is(err, client.ErrUnknown) || err == nil && s.State == client.StateDown && s.Want == "down" {
-		return false, cmdline.Done
+		return false, cmdline.ExitDone
 	}
 	if err == nil {
-		_, err = m.cl.Stop(ctx, slot, client.Wait{Wait: true, Timeout: m.cfg.Stop.Grace + 5*time.Second})
+		_, err = m.client.Stop(ctx, slot, client.WaitOptions{Wait: true, Timeout: m.cfg.Stop.Grace + 5*time.Second})
 	}
 	if err != nil {
-		return false, m.Failed("stop "+slot, err)
+		return false, m.ReportError("stop "+slot, err)
 	}
-	return s.Want == "up", cmdline.Done
+	return s.Want == "up", cmdline.ExitDone
 }
 
 // stopGateway stops a gateway. The first call of wake restarts the gateway if it was wanted up.
 func (a *archiver) stopGateway(name string) (wake func() error, err error) {
 	since := time.Now()
 	wasUp, code := a.stop(name)
-	if code != cmdline.Done {
+	if code != cmdline.ExitDone {
 		err = errors.New("its gateway does not stop")
 	}
 	return sync.OnceValue(func() (err error) {
 		if wasUp {
-			_, err = a.cl.Start(context.Background(), profiles.SlotName(name), client.Wait{})
+			_, err = a.client.Start(context.Background(), profiles.SlotName(name), client.WaitOptions{})
 			fmt.Fprintf(a.Err, "the gateway of %s was stopped for %.2f s\n", name, time.Since(since).Seconds())
 		}
 		return err
@@ -311,8 +311,8 @@ func copyDatabase(ctx context.Context, program string, cred *proc.Cred, from, to
 	})
 }
 
-// owner returns the owner of a profile's home: user for file operations, cred for processes.
-func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
+// homeOwner returns the owner of a profile's home: user for file operations, cred for processes.
+func (a *archiver) homeOwner(name string) (user *fsutil.Actor, cred *proc.Cred, err error) {
 	user, cred = a.agent.Actor, a.agent.Cred
 	err = a.store.WithHome(name, func(d *fsutil.Dir, home string) error {
 		info, err := d.Lstat(home)
@@ -322,7 +322,7 @@ func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err 
 		}
 		return err
 	})
-	if cred != nil && !user.Switches() {
+	if cred != nil && !user.SwitchesIdentity() {
 		err = cmp.Or(err, errors.New("root can't become the agent's user here"))
 	}
 	return user, cred, err
@@ -332,7 +332,7 @@ func (a *archiver) owner(name string) (user *fsutil.Actor, cred *proc.Cred, err 
 // prints the offset at which an interrupted import continues.
 func (a *archiver) importArchive(name, from string) (code int) {
 	a.prepareImport(name)
-	if a.printsOffset {
+	if a.printsResumeOffset {
 		snapshot, at := "", int64(0)
 		err := a.runImport(func() (err error) {
 			snapshot, at, err = a.importing.InterruptedAt()
@@ -344,31 +344,31 @@ func (a *archiver) importArchive(name, from string) (code int) {
 		case errors.Is(err, fs.ErrNotExist):
 			err = errors.New("no import of this profile was interrupted")
 		}
-		return a.Failed(a.doing, err)
+		return a.ReportError(a.action, err)
 	}
 	in := a.In
 	if from != "-" {
 		path, err := filepath.Abs(from)
 		if err != nil {
-			return a.Failed(a.doing, err)
+			return a.ReportError(a.action, err)
 		}
-		if in, err = fsutil.InParent(path, nil, (*fsutil.Dir).Open); err != nil {
-			return a.Failed(a.doing, err)
+		if in, err = fsutil.WithParentDir(path, nil, (*fsutil.Dir).Open); err != nil {
+			return a.ReportError(a.action, err)
 		}
 		defer in.Close()
 	} else if proc.IsTerminal(in) {
-		return a.Fail(cmdline.WrongUsage, "cannot %s: standard input is a terminal; name a file", a.doing)
+		return a.Fail(cmdline.ExitUsage, "cannot %s: standard input is a terminal; name a file", a.action)
 	}
 	return a.reportResult("imported profile "+name, a.readArchive(in))
 }
 
-// clone copies a profile: it sends an export of the profile from directly to an import as the profile to.
-func (a *archiver) clone(from, to string) int {
+// cloneProfile copies a profile: it sends an export of the profile from directly to an import as the profile to.
+func (a *archiver) cloneProfile(from, to string) int {
 	if _, there, err := a.lookUpProfile(from); !there {
 		return a.printMissing(from, err)
 	}
 	if exists, _ := a.store.Exists(to); exists { // with or without the marker
-		return a.Fail(cmdline.Failed, "cannot %s: profile %q exists already", a.doing, to)
+		return a.Fail(cmdline.ExitFailed, "cannot %s: profile %q exists already", a.action, to)
 	}
 	a.prepareImport(to)
 	r, w := io.Pipe()
@@ -401,7 +401,7 @@ func (a *archiver) prepareImport(name string) {
 					stop()
 					_ = errors.Join(a.restartGateway(), unix.Kill(os.Getpid(), unix.SIGTERM))
 				})
-				err = errors.Join(err, a.giveHome(home, owner), home.Close())
+				err = errors.Join(err, a.giveDirsToOwner(home, owner), home.Close())
 			}
 			return err
 		})
@@ -412,17 +412,17 @@ func (a *archiver) prepareImport(name string) {
 // gateway.
 func (a *archiver) readArchive(in io.Reader) error {
 	err := a.runImport(func() (err error) {
-		a.head, a.checksum, err = a.importing.Run(in)
+		a.archiveHead, a.checksum, err = a.importing.Run(in)
 		return err
 	})
 	if err != nil && a.restartGateway != nil {
 		err = errors.Join(err, a.restartGateway())
 	}
-	if err == nil && a.cl != nil {
-		err = a.cl.Rescan(context.Background())
+	if err == nil && a.client != nil {
+		err = a.client.Rescan(context.Background())
 	}
 	if err == nil && a.startsGateway {
-		_, err = a.cl.Start(context.Background(), profiles.SlotName(a.importing.Name), client.Wait{Wait: true, Timeout: time.Minute})
+		_, err = a.client.Start(context.Background(), profiles.SlotName(a.importing.Name), client.WaitOptions{Wait: true, Timeout: time.Minute})
 	}
 	return err
 }
@@ -430,21 +430,21 @@ func (a *archiver) readArchive(in io.Reader) error {
 // reportResult prints the result of an export or import on standard error, because standard output may be the archive.
 func (a *archiver) reportResult(done string, err error) int {
 	if err != nil {
-		return a.Failed(a.doing, err)
+		return a.ReportError(a.action, err)
 	}
-	fmt.Fprintf(a.Err, "%s: %d files, %d bytes, %s, sha256 %s\n", done, a.head.Files, a.head.Bytes, a.head.Moment, a.checksum)
+	fmt.Fprintf(a.Err, "%s: %d files, %d bytes, %s, sha256 %s\n", done, a.archiveHead.Files, a.archiveHead.Bytes, a.archiveHead.Moment, a.checksum)
 	line := func(names archive.NameList, what string) {
 		if some := names[:min(len(names), 5)]; len(some) < len(names) {
 			what, names = fmt.Sprintf("%s, the first of %d", what, len(names)), some
 		}
 		if len(names) > 0 {
-			fmt.Fprintln(a.Err, show.Line(what+": "+strings.Join(names, ", ")))
+			fmt.Fprintln(a.Err, show.EscapeLine(what+": "+strings.Join(names, ", ")))
 		}
 	}
-	line(a.head.Moved, "of another moment than the rest")
-	line(a.head.Torn, "changed during each copy")
-	for _, why := range slices.Sorted(maps.Keys(a.head.LeftOut)) {
-		line(a.head.LeftOut[why], "left out ("+why+")")
+	line(a.archiveHead.Moved, "of another moment than the rest")
+	line(a.archiveHead.Torn, "changed during each copy")
+	for _, why := range slices.Sorted(maps.Keys(a.archiveHead.LeftOut)) {
+		line(a.archiveHead.LeftOut[why], "left out ("+why+")")
 	}
-	return cmdline.Done
+	return cmdline.ExitDone
 }

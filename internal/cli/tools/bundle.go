@@ -27,26 +27,26 @@ import (
 )
 
 const (
-	bundleTime  = 15 * time.Second // time limit of the whole bundle; parts that aren't ready then stay incomplete
-	bundleParts = 16               // number of parts that hinit collects at the same time
-	bundleSize  = 4 << 20          // largest part in bytes
-	bundleLogs  = 64 << 20         // total size of all logs in bytes, shared equally
-	bundleLines = 500              // number of last lines of each log
+	bundleTimeout      = 15 * time.Second // time limit of the whole bundle; parts that aren't ready then stay incomplete
+	maxParallelParts   = 16               // number of parts that hinit collects at the same time
+	maxPartBytes       = 4 << 20          // largest part in bytes
+	maxBundleLogBytes  = 64 << 20         // total size of all logs in bytes, shared equally
+	defaultBundleLines = 500              // number of last lines of each log
 )
 
 func bundleVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
-		Name: "bundle", Doing: "write the bundle", Args: "[-o FILE] [-n N] [--hide VARIABLE]...",
+		Name: "bundle", Action: "write the bundle", Args: "[-o FILE] [-n N] [--hide VARIABLE]...",
 		Summary: "collect everything that a bug report needs in one tar.gz, without secrets",
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			file := c.Flags.String("o", "", "write this `FILE`, - for standard output (default hinit-bundle-DATE.tar.gz here)")
-			n := c.Flags.Int("n", bundleLines, "so many lines, `N`, of each log")
+			n := c.Flags.Int("n", defaultBundleLines, "so many lines, `N`, of each log")
 			var hide cmdline.ListFlag
 			c.Flags.Var(&hide, "hide", "hide the value of this `VARIABLE` too; may be repeated")
 			if _, code, ok := c.Parse(t, 0, 0); !ok {
 				return code
 			}
-			b := &bundle{Terminal: t, table: table(), deadline: time.Now().Add(bundleTime), secretValues: hide}
+			b := &bundle{Terminal: t, verbs: table(), deadline: time.Now().Add(bundleTimeout), secretValues: hide}
 			return b.write(cmp.Or(*file, "hinit-bundle-"+time.Now().Format("20060102-150405")+".tar.gz"), *n)
 		},
 	}
@@ -55,7 +55,7 @@ func bundleVerb(table func() []cli.Verb) cli.Verb {
 // bundle collects the files of a bug report.
 type bundle struct {
 	*cli.Terminal
-	table        []cli.Verb
+	verbs        []cli.Verb
 	deadline     time.Time
 	secretValues []string
 	init         client.Init // status of the running init; empty if no init answers
@@ -64,7 +64,7 @@ type bundle struct {
 // bundlePart is one file of a bundle. fill writes its text, and [bundle.collect] stores the text in content.
 type bundlePart struct {
 	name, description string
-	fill              func(w io.Writer) error
+	writeContent      func(w io.Writer) error
 	maxSize           int
 	lastLines         int // number of last lines to keep, after the secrets are hidden; 0 or less means all
 	content           []byte
@@ -72,30 +72,30 @@ type bundlePart struct {
 
 func (b *bundle) write(file string, lines int) int {
 	const doing = "write the bundle"
-	out, report := b.Raw(), b.Err
+	out, report := b.RawOutput(), b.Err
 	if file != "-" {
 		f, err := wholefile.Create(file)
 		if errors.Is(err, fs.ErrExist) {
-			return b.Fail(cmdline.Failed, "cannot %s: %q exists; name another file with -o", doing, file)
+			return b.Fail(cmdline.ExitFailed, "cannot %s: %q exists; name another file with -o", doing, file)
 		}
 		if err != nil {
-			return b.Failed(doing, err)
+			return b.ReportError(doing, err)
 		}
 		defer f.Close()
 		out, report = f, b.Out
 	}
-	st, err := withDeadline(b.deadline.Add(-bundleTime*2/3), func() (client.Status, error) { return b.Status() })
+	st, err := withDeadline(b.deadline.Add(-bundleTimeout*2/3), func() (client.Status, error) { return b.Status() })
 	b.init = st.Init
 	secrets := b.secrets(st)
 	if err != nil && !errors.Is(err, client.ErrUnreachable) {
-		secrets.unknown = append(secrets.unknown, "cannot ask hinit for its services: "+err.Error())
+		secrets.unreadable = append(secrets.unreadable, "cannot ask hinit for its services: "+err.Error())
 	}
 	set := redact.NewSecrets(secrets.values)
 	files := b.collect(append(b.parts(), b.logParts(lines)...))
 	var list strings.Builder
 	fmt.Fprintf(&list, "hinit bundle of %s, %s\n\n", time.Now().UTC().Format(time.RFC3339), version.Get())
-	for _, why := range secrets.unknown {
-		fmt.Fprintln(&list, "not all secrets are hidden:", show.Line(why))
+	for _, why := range secrets.unreadable {
+		fmt.Fprintln(&list, "not all secrets are hidden:", show.EscapeLine(why))
 	}
 	for i := range files {
 		files[i].content = (&redact.Masker{}).Hide(files[i].content, set)
@@ -103,17 +103,17 @@ func (b *bundle) write(file string, lines int) int {
 			lines := slices.Collect(bytes.Lines(files[i].content))
 			files[i].content = bytes.Join(lines[max(0, len(lines)-n):], nil)
 		}
-		fmt.Fprintf(&list, "%-36s %7d bytes  %s\n", show.Line(files[i].name), len(files[i].content), files[i].description)
+		fmt.Fprintf(&list, "%-36s %7d bytes  %s\n", show.EscapeLine(files[i].name), len(files[i].content), files[i].description)
 	}
 	files = slices.Insert(files, 0, bundlePart{name: "CONTENTS.txt", content: []byte(list.String())})
 	if err := writeTarGz(out, "hinit-bundle", files, time.Now()); err != nil {
-		return b.Failed(doing, err)
+		return b.ReportError(doing, err)
 	}
 	fmt.Fprint(report, list.String())
 	if file != "-" {
-		fmt.Fprintf(report, "\nwrote %s; secrets that hinit knows of are hidden; have a look at it before you send it\n", show.Line(file))
+		fmt.Fprintf(report, "\nwrote %s; secrets that hinit knows of are hidden; have a look at it before you send it\n", show.EscapeLine(file))
 	}
-	return cmdline.Done
+	return cmdline.ExitDone
 }
 
 func (b *bundle) parts() []bundlePart {
@@ -132,19 +132,19 @@ func (b *bundle) parts() []bundlePart {
 		b.commandPart("config-check.txt", "what is wrong with the file as it is here", check...),
 		b.commandPart("profiles.txt", "the profiles on the volume", "profile", "list"),
 		b.commandPart("tree.txt", "the processes of each service", "tree"),
-		{name: "gateway-states.txt", description: "what the gateways' state files say", fill: b.writeStates},
-		{name: "environment.txt", description: "variables of this command and of process 1", fill: func(w io.Writer) error { return writeEnvironments(w, b.secretValues) }},
-		{name: "kernel.txt", description: "kernel, limits, mounts and cgroup", fill: writeKernelFiles},
+		{name: "gateway-states.txt", description: "what the gateways' state files say", writeContent: b.writeStates},
+		{name: "environment.txt", description: "variables of this command and of process 1", writeContent: func(w io.Writer) error { return writeEnvironments(w, b.secretValues) }},
+		{name: "kernel.txt", description: "kernel, limits, mounts and cgroup", writeContent: writeKernelFiles},
 	}
 }
 
 // commandPart returns a part with the output of a command of hinit.
 func (b *bundle) commandPart(name, about string, args ...string) bundlePart {
-	return bundlePart{name: name, description: about, fill: func(w io.Writer) error {
+	return bundlePart{name: name, description: about, writeContent: func(w io.Writer) error {
 		t := &cli.Terminal{In: b.In, Out: w, Err: w, Env: b.Env}
-		for _, v := range b.table {
+		for _, v := range b.verbs {
 			if v.Name == args[0] {
-				if code := v.Run(t, cli.NewCall(v, args[1:])); code != cmdline.Done {
+				if code := v.Run(t, cli.NewCall(v, args[1:])); code != cmdline.ExitDone {
 					fmt.Fprintf(w, "(exit code %d)\n", code)
 				}
 			}
@@ -155,9 +155,9 @@ func (b *bundle) commandPart(name, about string, args ...string) bundlePart {
 
 // logParts returns a part with the last lines of each log.
 func (b *bundle) logParts(lines int) (parts []bundlePart) {
-	names, err := withDeadline(b.deadline.Add(-bundleTime/2), func() ([]string, error) { return logNames(b.Terminal) })
+	names, err := withDeadline(b.deadline.Add(-bundleTimeout/2), func() ([]string, error) { return logNames(b.Terminal) })
 	if err != nil {
-		return []bundlePart{{name: "logs.txt", description: "why there are none", fill: func(io.Writer) error { return err }}}
+		return []bundlePart{{name: "logs.txt", description: "why there are none", writeContent: func(io.Writer) error { return err }}}
 	}
 	slices.Sort(names)
 	for _, name := range names {
@@ -166,7 +166,7 @@ func (b *bundle) logParts(lines int) (parts []bundlePart) {
 			read += redact.MaxKeyLines
 		}
 		p := b.commandPart("logs/"+name+".log", "its last lines", "logs", "-n", strconv.Itoa(read), "--", name)
-		p.lastLines, p.maxSize = lines, min(bundleSize, bundleLogs/len(names))
+		p.lastLines, p.maxSize = lines, min(maxPartBytes, maxBundleLogBytes/len(names))
 		parts = append(parts, p)
 	}
 	return parts
@@ -190,15 +190,15 @@ func withDeadline[T any](end time.Time, fn func() (T, error)) (value T, err erro
 
 // collect fills all parts, several at a time. A part that isn't ready in time stays incomplete.
 func (b *bundle) collect(parts []bundlePart) []bundlePart {
-	texts := make([]*partText, len(parts))
-	limit := make(chan struct{}, bundleParts)
+	texts := make([]*partBuffer, len(parts))
+	limit := make(chan struct{}, maxParallelParts)
 	var all sync.WaitGroup
 	for i, p := range parts {
-		texts[i] = &partText{maxSize: cmp.Or(p.maxSize, bundleSize)}
+		texts[i] = &partBuffer{maxSize: cmp.Or(p.maxSize, maxPartBytes)}
 		all.Go(func() {
 			limit <- struct{}{}
 			defer func() { <-limit }()
-			if err := p.fill(texts[i]); err != nil {
+			if err := p.writeContent(texts[i]); err != nil {
 				fmt.Fprintf(texts[i], "%v\n", err)
 			}
 			texts[i].finish("")
@@ -211,30 +211,30 @@ func (b *bundle) collect(parts []bundlePart) []bundlePart {
 	return parts
 }
 
-// partText collects the text of one part. It drops text after finish, and text beyond maxSize.
-type partText struct {
-	mu      sync.Mutex
-	text    bytes.Buffer
-	maxSize int
-	done    bool
+// partBuffer collects the text of one part. It drops text after finish, and text beyond maxSize.
+type partBuffer struct {
+	mu       sync.Mutex
+	text     bytes.Buffer
+	maxSize  int
+	finished bool
 }
 
-func (c *partText) Write(p []byte) (int, error) {
+func (c *partBuffer) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.done {
+	if !c.finished {
 		c.text.Write(p[:min(len(p), c.maxSize-c.text.Len())])
 	}
 	return len(p), nil
 }
 
-func (c *partText) finish(late string) []byte {
+func (c *partBuffer) finish(late string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.done {
+	if !c.finished {
 		c.text.WriteString(late)
 	}
-	c.done = true
+	c.finished = true
 	return c.text.Bytes()
 }
 
@@ -258,11 +258,11 @@ func (b *bundle) writeStates(w io.Writer) error {
 		st, err := store.ReadState(p.Name)
 		switch {
 		case err != nil:
-			fmt.Fprintf(w, "%s: %v\n", show.Name(p.Name), err)
+			fmt.Fprintf(w, "%s: %v\n", show.EscapeName(p.Name), err)
 		case !st.Exists:
-			fmt.Fprintf(w, "%s: no state file\n", show.Name(p.Name))
+			fmt.Fprintf(w, "%s: no state file\n", show.EscapeName(p.Name))
 		default:
-			fmt.Fprintf(w, "%s: desired %q, gateway %q, pid %d, written %s, restart requested %v, exit reason %q, trouble %q\n", show.Name(p.Name),
+			fmt.Fprintf(w, "%s: desired %q, gateway %q, pid %d, written %s, restart requested %v, exit reason %q, trouble %q\n", show.EscapeName(p.Name),
 				st.Desired, st.Gateway, st.PID, st.Written.UTC().Format(time.RFC3339), st.RestartRequested, st.ExitReason, st.PlatformTrouble())
 		}
 	})
@@ -331,7 +331,7 @@ func writeEnvironments(w io.Writer, hide []string) error {
 				if slices.Contains(hide, name) {
 					value = redact.Hidden
 				}
-				fmt.Fprintf(w, "%s=%s\n", show.Line(name), show.Line(redact.HideValue(name, value)))
+				fmt.Fprintf(w, "%s=%s\n", show.EscapeLine(name), show.EscapeLine(redact.HideValue(name, value)))
 			}
 		}
 	}

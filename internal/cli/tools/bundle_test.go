@@ -21,7 +21,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-func unpack(t *testing.T, file string) map[string]string {
+func unpackBundle(t *testing.T, file string) map[string]string {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -52,14 +52,14 @@ func unpack(t *testing.T, file string) map[string]string {
 func TestBundleWithoutAHinitAndWithoutSecrets(t *testing.T) {
 	t.Setenv("SOME_TOKEN", "correct-horse-battery")
 	t.Setenv("PLAIN_NAME", "staple-and-more")
-	term := quiet(t)
+	term := unconnectedTerminal(t)
 	env := term.Env
 	term.Env = func(name string) (string, bool) { return env(name) }
 	file := filepath.Join(t.TempDir(), "b.tar.gz")
-	if code := term.Run([]string{"bundle", "-o", file, "--hide", "PLAIN_NAME"}, allVerbs()); code != cmdline.Done {
+	if code := term.Run([]string{"bundle", "-o", file, "--hide", "PLAIN_NAME"}, allVerbs()); code != cmdline.ExitDone {
 		t.Fatalf("exit code %d: %s", code, term.Err)
 	}
-	files := unpack(t, file)
+	files := unpackBundle(t, file)
 	for _, name := range []string{"CONTENTS.txt", "version.json", "status.json", "events.ndjson", "doctor.txt", "config.txt", "kernel.txt", "environment.txt", "gateway-states.txt"} {
 		if files[name] == "" {
 			t.Errorf("the bundle has no %s", name)
@@ -81,7 +81,7 @@ func TestBundleWithoutAHinitAndWithoutSecrets(t *testing.T) {
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file: %v, %v", info.Mode(), err)
 	}
-	if code := term.Run([]string{"bundle", "-o", file}, allVerbs()); code != cmdline.Failed {
+	if code := term.Run([]string{"bundle", "-o", file}, allVerbs()); code != cmdline.ExitFailed {
 		t.Errorf("over an existing file: exit code %d", code)
 	}
 }
@@ -90,13 +90,13 @@ func TestAPartThatHangsDoesNotHoldTheBundle(t *testing.T) {
 	release := make(chan struct{})
 	b := &bundle{deadline: time.Now().Add(50 * time.Millisecond)}
 	files := b.collect([]bundlePart{
-		{name: "quick", fill: func(w io.Writer) error { _, err := io.WriteString(w, "here\n"); return err }},
-		{name: "hangs", fill: func(w io.Writer) error {
+		{name: "quick", writeContent: func(w io.Writer) error { _, err := io.WriteString(w, "here\n"); return err }},
+		{name: "hangs", writeContent: func(w io.Writer) error {
 			_, _ = io.WriteString(w, "begun\n")
 			<-release
 			return nil
 		}},
-		{name: "fails", fill: func(io.Writer) error { return errors.New("no such luck") }},
+		{name: "fails", writeContent: func(io.Writer) error { return errors.New("no such luck") }},
 	})
 	close(release)
 	for i, want := range []string{"here\n", "begun\n(hinit bundle did not wait longer for this)\n", "no such luck\n"} {
@@ -126,13 +126,13 @@ func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 	}}
 	total := 0
 	for _, p := range (&bundle{Terminal: term, deadline: time.Now().Add(testkit.Patience)}).logParts(1) {
-		c := &partText{maxSize: p.maxSize}
+		c := &partBuffer{maxSize: p.maxSize}
 		for range 2 {
-			_, _ = c.Write(make([]byte, bundleSize))
+			_, _ = c.Write(make([]byte, maxPartBytes))
 		}
 		total += len(c.finish(""))
 	}
-	if total > bundleLogs || total < bundleLogs-profiles {
+	if total > maxBundleLogBytes || total < maxBundleLogBytes-profiles {
 		t.Errorf("%d bytes of logs are kept", total)
 	}
 }
@@ -141,12 +141,12 @@ func TestTheLogsInABundleShareTheirRoom(t *testing.T) {
 func TestABundleHidesASecretInEachForm(t *testing.T) {
 	for _, secret := range []string{`pass"word\with-a-tail`, "pässword-with-a-tail", "colour\x1b[31m-with-a-tail", "plain-with-a-tail"} {
 		t.Setenv("SOME_TOKEN", "first-line\n"+secret)
-		set := redact.NewSecrets((&bundle{Terminal: quiet(t), deadline: time.Now().Add(testkit.Patience)}).secrets(client.Status{}).values)
+		set := redact.NewSecrets((&bundle{Terminal: unconnectedTerminal(t), deadline: time.Now().Add(testkit.Patience)}).secrets(client.Status{}).values)
 		var doc strings.Builder
 		if err := cmdline.WriteJSON(&doc, secret, ""); err != nil {
 			t.Fatal(err)
 		}
-		for _, text := range []string{secret, show.Line(secret), doc.String()} {
+		for _, text := range []string{secret, show.EscapeLine(secret), doc.String()} {
 			if got := string((&redact.Masker{}).Hide([]byte(text), set)); strings.Contains(got, "with-a-tail") {
 				t.Errorf("%q became %q", text, got)
 			}
@@ -183,7 +183,7 @@ func TestArchiveOfFilesOfAnySize(t *testing.T) {
 func TestABundleNamesTheServiceWhoseSecretsItDoesNotKnow(t *testing.T) {
 	t.Parallel()
 	here := client.Service{Name: "here", PID: os.Getpid()}
-	_, err := serviceVariables(quiet(t), client.Status{Services: []client.Service{here, {Name: "down"}}})
+	_, err := serviceVariables(unconnectedTerminal(t), client.Status{Services: []client.Service{here, {Name: "down"}}})
 	if err == nil || !strings.HasPrefix(err.Error(), "here: ") {
 		t.Errorf("it says %v", err)
 	}

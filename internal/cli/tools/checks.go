@@ -14,9 +14,9 @@ import (
 )
 
 var checksVerb = cli.Verb{
-	Name: "checks", Doing: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", SelectsServices: true,
+	Name: "checks", Action: "show the checks", Args: "[NAME... | --state STATE] [--now | --pause D | --resume] [--json]", SelectsServices: true,
 	Summary: "list what the checks say, ask them now, or pause them",
-	Run:     checks, EmptyResult: cli.EmptyList,
+	Run:     showChecks, EmptyResult: cli.EmptyList,
 }
 
 // serviceChecks is the output of hinit checks for one service.
@@ -25,12 +25,12 @@ type serviceChecks struct {
 	Checks []client.Check `json:"checks"`
 }
 
-func checks(t *cli.Terminal, c *cli.Call) int {
+func showChecks(t *cli.Terminal, c *cli.Call) int {
 	now := c.Flags.Bool("now", false, "ask them now, where they are not paused")
 	resume := c.Flags.Bool("resume", false, "end a pause, and ask them now")
 	pause := c.Flags.Duration("pause", 0, "ask none of them for so long, `D`, a day at most")
 	names, code, ok := c.Parse(t, 0, -1)
-	doing := c.Doing()
+	doing := c.Action()
 	switch {
 	case *resume:
 		doing = "resume the checks"
@@ -44,18 +44,18 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 	case !ok:
 		return code
 	case *pause > 24*time.Hour:
-		return t.Fail(cmdline.WrongUsage, "cannot %s: --pause goes up to 24h", doing)
+		return t.Fail(cmdline.ExitUsage, "cannot %s: --pause goes up to 24h", doing)
 	case steer && len(names) == 0, cli.FlagGiven(c, "pause") && *pause <= 0, *pause > 0 && (*now || *resume):
-		return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit checks NAME... [--now | --pause D | --resume]", doing)
+		return t.Fail(cmdline.ExitUsage, "cannot %s: expected: hinit checks NAME... [--now | --pause D | --resume]", doing)
 	}
-	code = cmdline.Done
+	code = cmdline.ExitDone
 	var services []client.Service
 	if steer {
 		services, code = runOrPauseChecks(t, c, doing, names, *now && !*resume, *pause)
 	} else {
 		st, err := t.Status(names...)
 		if err != nil {
-			return t.Failed(c.Doing(), err)
+			return t.ReportError(c.Action(), err)
 		}
 		services = st.Services
 	}
@@ -68,20 +68,20 @@ func checks(t *cli.Terminal, c *cli.Call) int {
 		}
 		for _, one := range s.Checks {
 			asked := "-"
-			if one.At != nil {
-				asked = show.Duration(max(time.Since(*one.At), 0)) + " ago"
+			if one.AnsweredAt != nil {
+				asked = show.FormatDuration(max(time.Since(*one.AnsweredAt), 0)) + " ago"
 			}
 			if one.Failed {
-				code = max(code, cmdline.NotUp)
+				code = max(code, cmdline.ExitNotUp)
 			}
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", show.Name(s.Name), show.Name(one.Name), one.Kind, one.Type, one.State, asked, show.Line(one.Answer))
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", show.EscapeName(s.Name), show.EscapeName(one.Name), one.Kind, one.Type, one.State, asked, show.EscapeLine(one.Answer))
 		}
 	}
-	shown := t.Show(c, list, nil, func() {
+	shown := t.ShowResult(c, list, nil, func() {
 		switch {
 		case len(list) > 0:
 			tw.Flush()
-		case code == cmdline.Done:
+		case code == cmdline.ExitDone:
 			fmt.Fprintln(t.Out, "no checks; hinit.yaml takes some, such as: services: {NAME: {checks: [{kind: alive, tcp: {port: 8080}}]}}")
 		}
 	})
@@ -106,7 +106,7 @@ func runOrPauseChecks(t *cli.Terminal, c *cli.Call, doing string, names []string
 			s, err = cl.RunOrPauseChecks(ctx, s.Name, pause)
 		}
 		if err != nil {
-			code = max(code, t.Failed(fmt.Sprintf("%s of %q", doing, name), err))
+			code = max(code, t.ReportError(fmt.Sprintf("%s of %q", doing, name), err))
 			continue
 		}
 		done = append(done, s)

@@ -23,15 +23,15 @@ import (
 //go:embed completion.bash completion.zsh completion.fish
 var completionScripts embed.FS
 
-// filesWanted, in place of words, tells the script to complete file names.
-const filesWanted = ":files"
+// completeFileNames, in place of words, tells the script to complete file names.
+const completeFileNames = ":files"
 
-// completionWait is how long completion waits for hinit after a key. Without an answer it offers no service names.
-const completionWait = 300 * time.Millisecond
+// completionTimeout is how long completion waits for hinit after a key. Without an answer it offers no service names.
+const completionTimeout = 300 * time.Millisecond
 
 func completionVerb(table func() []cli.Verb) cli.Verb {
 	return cli.Verb{
-		Name: "completion", Doing: "print the completion script", Summary: "print a script that lets a shell complete commands and live names", Args: "bash|zsh|fish",
+		Name: "completion", Action: "print the completion script", Summary: "print a script that lets a shell complete commands and live names", Args: "bash|zsh|fish",
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			describing := c.Flags.Bool("describe", false, "words: with what each word means, after a tab")
 			words, code, ok := c.Parse(t, 1, -1)
@@ -41,31 +41,31 @@ func completionVerb(table func() []cli.Verb) cli.Verb {
 			if words[0] == "words" {
 				typed := strings.Trim(words[len(words)-1], `'"`)
 				for _, one := range candidatesFor(t, table(), words[1:]) {
-					line := show.Line(one.word)
+					line := show.EscapeLine(one.word)
 					switch {
-					case *describing && line != filesWanted:
-						line += "\t" + show.Line(one.description)
+					case *describing && line != completeFileNames:
+						line += "\t" + show.EscapeLine(one.description)
 					case line != typed && line != cmdline.ShellQuote(line):
 						continue // bash would insert the word without quotes
 					}
-					fmt.Fprintln(t.Raw(), line)
+					fmt.Fprintln(t.RawOutput(), line)
 				}
-				return cmdline.Done
+				return cmdline.ExitDone
 			}
 			if script, err := completionScripts.ReadFile("completion." + words[0]); err == nil && len(words) == 1 {
-				_, err := t.Raw().Write(script)
-				return t.Failed(c.Doing(), err)
+				_, err := t.RawOutput().Write(script)
+				return t.ReportError(c.Action(), err)
 			}
 			near := cmdline.DidYouMean(words[0], []string{"bash", "zsh", "fish"})
-			return t.Fail(cmdline.WrongUsage, "cannot complete for %q: expected: hinit completion bash, zsh or fish%s", words[0], near)
+			return t.Fail(cmdline.ExitUsage, "cannot complete for %q: expected: hinit completion bash, zsh or fish%s", words[0], near)
 		},
 	}
 }
 
-// candidate is a possible completion of the command line, with its meaning.
-type candidate struct{ word, description string }
+// completion is a possible completion of the command line, with its meaning.
+type completion struct{ word, description string }
 
-func candidatesFor(t *cli.Terminal, table []cli.Verb, words []string) (found []candidate) {
+func candidatesFor(t *cli.Terminal, table []cli.Verb, words []string) (found []completion) {
 	if len(words) == 0 || words[len(words)-1] == "=" { // bash has split --flag=value into three words
 		words = append(words, "")
 	}
@@ -79,8 +79,8 @@ func candidatesFor(t *cli.Terminal, table []cli.Verb, words []string) (found []c
 	typed, before := words[len(words)-1], ""
 	offer := func(word, about string) {
 		word = before + word
-		if strings.HasPrefix(word, typed) && !slices.ContainsFunc(found, func(c candidate) bool { return c.word == word }) {
-			found = append(found, candidate{word, about})
+		if strings.HasPrefix(word, typed) && !slices.ContainsFunc(found, func(c completion) bool { return c.word == word }) {
+			found = append(found, completion{word, about})
 		}
 	}
 	offerVerbs := func() {
@@ -104,9 +104,9 @@ func candidatesFor(t *cli.Terminal, table []cli.Verb, words []string) (found []c
 	}
 	propose := func(c completionWords, several bool, about string) {
 		switch {
-		case c.Files:
-			found = append(found, candidate{word: filesWanted})
-		case c.Names:
+		case c.TakesFiles:
+			found = append(found, completion{word: completeFileNames})
+		case c.TakesServices:
 			offerServices(t, several, strings.TrimPrefix(typed, before), offer)
 		}
 		for _, word := range c.Words {
@@ -137,7 +137,7 @@ func candidatesFor(t *cli.Terminal, table []cli.Verb, words []string) (found []c
 	case table[at].TakesVerbNames:
 		offerVerbs()
 	default:
-		propose(completionWords{Names: d.Names, Files: d.Files}, table[at].SelectsServices, "")
+		propose(completionWords{TakesServices: d.TakesServices, TakesFiles: d.TakesFiles}, table[at].SelectsServices, "")
 	}
 	return found
 }
@@ -145,7 +145,7 @@ func candidatesFor(t *cli.Terminal, table []cli.Verb, words []string) (found []c
 // offerServices calls offer for each service of hinit. For a verb with several services, it also offers groups and the services
 // that a pattern matches. It offers gateway-NAME only after the user has typed a letter, because these names double the list.
 func offerServices(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
-	st, _ := withDeadline(time.Now().Add(completionWait), func() (client.Status, error) { return t.Status() }) // t.Status would wait longer
+	st, _ := withDeadline(time.Now().Add(completionTimeout), func() (client.Status, error) { return t.Status() }) // t.Status would wait longer
 	var matched []string
 	groups := make(map[string]int)
 	for i := range st.Services {
@@ -174,9 +174,9 @@ func offerServices(t *cli.Terminal, several bool, typed string, offer func(word,
 }
 
 type completionWords struct {
-	Words []string `json:"words"` // valid words, such as check and schema
-	Names bool     `json:"names"` // the command accepts names of services and profiles
-	Files bool     `json:"files"`
+	Words         []string `json:"words"` // valid words, such as check and schema
+	TakesServices bool     `json:"names"` // the command accepts names of services and profiles
+	TakesFiles    bool     `json:"files"`
 }
 
 // commandHelp describes one command for the completion. internal/gendocs writes the table of all commands, commands.json, from
@@ -221,7 +221,7 @@ var manPages embed.FS
 
 func manVerb() cli.Verb {
 	return cli.Verb{
-		Name: "man", Doing: "print the manual", Summary: "print a manual page, for man -l - or a directory of man pages", Args: "[VERB] [-o DIR]", TakesVerbNames: true,
+		Name: "man", Action: "print the manual", Summary: "print a manual page, for man -l - or a directory of man pages", Args: "[VERB] [-o DIR]", TakesVerbNames: true,
 		Run: func(t *cli.Terminal, c *cli.Call) int {
 			dir := c.Flags.String("o", "", "write all pages into `DIR`")
 			words, code, ok := c.Parse(t, 0, 1)
@@ -230,16 +230,16 @@ func manVerb() cli.Verb {
 			}
 			if *dir != "" {
 				if len(words) > 0 {
-					return t.Fail(cmdline.WrongUsage, "cannot write the manual: -o writes all pages; leave out %q", words[0])
+					return t.Fail(cmdline.ExitUsage, "cannot write the manual: -o writes all pages; leave out %q", words[0])
 				}
 				return writeManualPages(t, *dir)
 			}
 			page, err := manualPage(strings.Join(append([]string{"hinit"}, words...), "-") + ".1")
 			if err == nil {
-				_, err = t.Raw().Write(page)
-				return t.Failed(c.Doing(), err)
+				_, err = t.RawOutput().Write(page)
+				return t.ReportError(c.Action(), err)
 			}
-			return t.Fail(cmdline.WrongUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], slices.Collect(maps.Keys(commandsByName()))))
+			return t.Fail(cmdline.ExitUsage, "cannot print the manual of %q: hinit has no such command%s", words[0], cmdline.DidYouMean(words[0], slices.Collect(maps.Keys(commandsByName()))))
 		},
 	}
 }
@@ -263,8 +263,8 @@ func writeManualPages(t *cli.Terminal, dir string) int {
 		}
 	}
 	if err != nil {
-		return t.Failed("write the manual", err)
+		return t.ReportError("write the manual", err)
 	}
 	fmt.Fprintf(t.Out, "%d pages are in %s\n", len(pages), dir)
-	return cmdline.Done
+	return cmdline.ExitDone
 }

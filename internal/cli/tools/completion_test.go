@@ -13,8 +13,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// quiet returns a terminal whose control socket has no listener.
-func quiet(t *testing.T) *cli.Terminal {
+// unconnectedTerminal returns a terminal whose control socket has no listener.
+func unconnectedTerminal(t *testing.T) *cli.Terminal {
 	t.Helper()
 	dir := t.TempDir()
 	return &cli.Terminal{In: os.Stdin, Out: &strings.Builder{}, Err: &strings.Builder{}, Env: func(name string) (string, bool) {
@@ -44,7 +44,7 @@ func TestCompletionWithoutALivingHinit(t *testing.T) {
 		{"status --watch --js", "--json"},
 	} {
 		var got []string
-		for _, one := range candidatesFor(quiet(t), allVerbs(), strings.Split(c.words, " ")) {
+		for _, one := range candidatesFor(unconnectedTerminal(t), allVerbs(), strings.Split(c.words, " ")) {
 			got = append(got, one.word)
 		}
 		want := strings.Fields(c.want)
@@ -136,8 +136,8 @@ func TestDidYouMean(t *testing.T) {
 		{[]string{"man", "stats"}, `did you mean "status"?`},
 		{[]string{"profile", "lsit"}, `did you mean "list"?`},
 	} {
-		term := quiet(t)
-		if code := term.Run(c.words, allVerbs()); code != cmdline.WrongUsage {
+		term := unconnectedTerminal(t)
+		if code := term.Run(c.words, allVerbs()); code != cmdline.ExitUsage {
 			t.Errorf("%q ends with code %d", c.words, code)
 		}
 		if said := term.Err.(*strings.Builder).String(); !strings.Contains(said, c.want) {
@@ -156,7 +156,7 @@ func TestTheManualReplacesNoFileToWhichAnAgentsLinkLeads(t *testing.T) {
 		os.Lchown(agents+"/hinit.1", 12321, 12321), os.Lchown(agents+"/man", 12321, 12321), os.Chown(agents, 12321, 12321)); err != nil {
 		t.Fatal(err)
 	}
-	if code := writeManualPages(quiet(t), agents); code != cmdline.Done {
+	if code := writeManualPages(unconnectedTerminal(t), agents); code != cmdline.ExitDone {
 		t.Errorf("exit code %d", code)
 	}
 	if text, err := os.ReadFile(roots); string(text) != "root" {
@@ -165,7 +165,7 @@ func TestTheManualReplacesNoFileToWhichAnAgentsLinkLeads(t *testing.T) {
 	if info, err := os.Lstat(agents + "/hinit.1"); err != nil || info.Mode() != 0o644 || info.Size() == 0 {
 		t.Errorf("the page is %v (%v)", info, err)
 	}
-	if code := writeManualPages(quiet(t), agents+"/man"); code != cmdline.Failed {
+	if code := writeManualPages(unconnectedTerminal(t), agents+"/man"); code != cmdline.ExitFailed {
 		t.Errorf("through a directory that is a link of the agent's: exit code %d", code)
 	}
 	if pages, _ := filepath.Glob(other + "/*.1"); len(pages) > 0 {

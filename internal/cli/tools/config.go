@@ -25,7 +25,7 @@ import (
 )
 
 var configVerb = cli.Verb{
-	Name: "config", Doing: "show the configuration", Args: "[check [FILE] | schema] [--run] [--json]",
+	Name: "config", Action: "show the configuration", Args: "[check [FILE] | schema] [--run] [--json]",
 	Summary: "print the effective configuration and where each value came from",
 	Run:     configRun,
 }
@@ -45,14 +45,14 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 	}
 	switch {
 	case word == "schema" && len(words) == 1:
-		fmt.Fprint(t.Out, config.Schema)
-		return cmdline.Done
+		fmt.Fprint(t.Out, config.JSONSchema)
+		return cmdline.ExitDone
 	case word == "check":
 		return configCheck(t, file, *plain, c.JSON)
 	case word != "":
-		return t.Fail(cmdline.WrongUsage, "cannot show the configuration: expected: hinit config %s%s", c.Verb.Args, cmdline.DidYouMean(word, []string{"check", "schema"}))
+		return t.Fail(cmdline.ExitUsage, "cannot show the configuration: expected: hinit config %s%s", c.Verb.Args, cmdline.DidYouMean(word, []string{"check", "schema"}))
 	case *plain:
-		return t.Fail(cmdline.WrongUsage, "cannot show the configuration: --run is of hinit config check")
+		return t.Fail(cmdline.ExitUsage, "cannot show the configuration: --run is of hinit config check")
 	}
 	entries, err := t.Client().Config(context.Background())
 	if errors.Is(err, client.ErrUnreachable) {
@@ -62,22 +62,22 @@ func configRun(t *cli.Terminal, c *cli.Call) int {
 			entries = cfg.Effective()
 		}
 	}
-	return t.Show(c, entries, err, func() {
+	return t.ShowResult(c, entries, err, func() {
 		tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 		for _, e := range entries {
 			value, _ := json.Marshal(e.Value)
 			gap := "\t"
-			if len(value) > valueWidth {
+			if len(value) > maxValueWidth {
 				gap = "  " // without a tab, a long value doesn't widen the column
 			}
-			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.Line(e.Key), cmdline.EscapeJSON(value), gap, show.Line(e.Origin))
+			fmt.Fprintf(tw, "%s\t%s%s(%s)\n", show.EscapeLine(e.Key), cmdline.EscapeJSON(value), gap, show.EscapeLine(e.Origin))
 		}
 		tw.Flush()
 	})
 }
 
-// valueWidth is the maximum width of the column with the values.
-const valueWidth = 48
+// maxValueWidth is the maximum width of the column with the values.
+const maxValueWidth = 48
 
 // configReport is the result of hinit config check.
 type configReport struct {
@@ -117,21 +117,21 @@ func configCheck(t *cli.Terminal, file string, plain, asJSON bool) int {
 		}
 		report.Problems = append(report.Problems, p)
 	}
-	code := cmdline.Failed
+	code := cmdline.ExitFailed
 	if len(problems) == 0 {
-		report.OK, code = true, cmdline.Done
+		report.OK, code = true, cmdline.ExitDone
 	}
 	if asJSON {
-		return max(code, t.Failed("check the configuration", cmdline.WriteJSON(t.Out, report, "  ")))
+		return max(code, t.ReportError("check the configuration", cmdline.WriteJSON(t.Out, report, "  ")))
 	}
 	for _, problem := range problems {
-		fmt.Fprintln(t.Err, show.Line(problem.Error()))
+		fmt.Fprintln(t.Err, show.EscapeLine(problem.Error()))
 	}
 	for _, warning := range report.Warnings {
-		fmt.Fprintln(t.Err, "warning:", show.Line(warning))
+		fmt.Fprintln(t.Err, "warning:", show.EscapeLine(warning))
 	}
 	if report.OK {
-		fmt.Fprintf(t.Out, "%s: ok\n", cmp.Or(show.Line(report.File), "no configuration file, the defaults hold"))
+		fmt.Fprintf(t.Out, "%s: ok\n", cmp.Or(show.EscapeLine(report.File), "no configuration file, the defaults hold"))
 	}
 	return code
 }

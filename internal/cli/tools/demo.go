@@ -26,18 +26,18 @@ import (
 )
 
 var demoVerb = cli.Verb{
-	Name: "demo", Doing: "run the demo", Args: "--agent PATH [--for D]",
+	Name: "demo", Action: "run the demo", Args: "--agent PATH [--for D]",
 	Summary: "run a demo: three profiles of an agent under an init in a PID namespace",
-	Run:     demo,
+	Run:     runDemo,
 }
 
 // demoInsideFlag is a hidden argument of the demo. With this argument, the demo is PID 1 of a new namespace, and becomes the
 // init.
 const demoInsideFlag = "--inside"
 
-func demo(t *cli.Terminal, c *cli.Call) int {
-	if len(c.Words) == 2 && c.Words[0] == demoInsideFlag {
-		return demoInit(t, c.Words[1])
+func runDemo(t *cli.Terminal, c *cli.Call) int {
+	if len(c.Args) == 2 && c.Args[0] == demoInsideFlag {
+		return demoInit(t, c.Args[1])
 	}
 	agent := c.Flags.String("agent", "", "`PATH` of the agent to host (the example agent of this project)")
 	period := c.Flags.Duration("for", 0, "stop by itself after `D`")
@@ -45,11 +45,11 @@ func demo(t *cli.Terminal, c *cli.Call) int {
 		return code
 	}
 	if *agent == "" {
-		return t.Fail(cmdline.WrongUsage, "cannot run the demo: name an agent with --agent, such as dist/example-agent")
+		return t.Fail(cmdline.ExitUsage, "cannot run the demo: name an agent with --agent, such as dist/example-agent")
 	}
-	d := &demoRun{Terminal: t, period: *period}
+	d := &demoRun{Terminal: t, duration: *period}
 	code, err := d.run(*agent)
-	return max(code, t.Failed(c.Doing(), err))
+	return max(code, t.ReportError(c.Action(), err))
 }
 
 type demoRun struct {
@@ -57,7 +57,7 @@ type demoRun struct {
 	dir        string
 	hinit      string // path of the program hinit
 	agent      string
-	period     time.Duration
+	duration   time.Duration
 	topProgram string // path of hinit-top; "" without a terminal or an installed hinit-top
 }
 
@@ -98,9 +98,9 @@ control: {socket: %[1]s/control.sock}
 	return nil
 }
 
-// environ returns the environment for the init of the demo and for hinit-top. It leaves out variables of the user's shell that
-// would change settings of hinit or of the agent.
-func (d *demoRun) environ() []string {
+// environment returns the environment for the init of the demo and for hinit-top. It leaves out variables of the user's shell
+// that would change settings of hinit or of the agent.
+func (d *demoRun) environment() []string {
 	env := slices.DeleteFunc(os.Environ(), func(kv string) bool {
 		return strings.HasPrefix(kv, "HINIT_") || strings.HasPrefix(kv, "HERMES_")
 	})
@@ -127,18 +127,18 @@ func (d *demoRun) start(isolated bool) (*proc.Child, error) {
 		defer console.Close()
 		stdout, stderr = console, console
 	}
-	return proc.StartChild(proc.Spec{ID: 1, Argv: argv, Env: d.environ(), Files: []*os.File{null, stdout, stderr}, AdjustAttributes: namespaces, DiesWithStarter: true})
+	return proc.StartChild(proc.Spec{ID: 1, Argv: argv, Env: d.environment(), Files: []*os.File{null, stdout, stderr}, AdjustAttributes: namespaces, DiesWithStarter: true})
 }
 
-// openScreen starts hinit-top as soon as the init answers. At the end of the screen it calls quit, which ends the demo.
-func (d *demoRun) openScreen(ctx context.Context, quit func()) {
+// startTop starts hinit-top as soon as the init answers. At the end of the screen it calls quit, which ends the demo.
+func (d *demoRun) startTop(ctx context.Context, quit func()) {
 	defer quit()
 	for dial.New(d.dir+"/control.sock").CheckConnection() != nil {
-		if !pause.For(ctx, cli.DialPause) {
+		if !pause.For(ctx, cli.DialRetryPause) {
 			return
 		}
 	}
-	top, err := proc.StartChild(proc.Spec{ID: 2, Argv: []string{d.topProgram}, Env: d.environ(), Files: []*os.File{d.In, os.Stdout, os.Stderr}, SameSession: true})
+	top, err := proc.StartChild(proc.Spec{ID: 2, Argv: []string{d.topProgram}, Env: d.environment(), Files: []*os.File{d.In, os.Stdout, os.Stderr}, SameSession: true})
 	if err != nil {
 		fmt.Fprintf(d.Err, "demo: %v\n", err)
 		return
@@ -176,14 +176,14 @@ func (d *demoRun) run(agent string) (code int, err error) {
 		return 0, err
 	}
 	unhook := context.AfterFunc(ctx, func() { _ = child.Signal(unix.SIGTERM) }) // the init has its own session, so Ctrl-C doesn't reach it
-	if d.period > 0 {
-		time.AfterFunc(d.period, quit)
+	if d.duration > 0 {
+		time.AfterFunc(d.duration, quit)
 	}
 	shown := make(chan struct{})
 	go func() {
 		defer close(shown)
 		if d.topProgram != "" {
-			d.openScreen(ctx, quit)
+			d.startTop(ctx, quit)
 		} else {
 			d.printSteps(ctx)
 		}
@@ -222,7 +222,7 @@ func (d *demoRun) printSteps(ctx context.Context) {
 			continue
 		}
 		fmt.Fprintln(d.Out, "\n"+steps[0].text)
-		_, _ = d.Out.Write(show.Status(st, show.Layout{}))
+		_, _ = d.Out.Write(show.StatusTable(st, show.Layout{}))
 		fmt.Fprintln(d.Out)
 		steps = steps[1:]
 	}
@@ -237,16 +237,16 @@ func allGatewaysUp(st client.Status) bool {
 // demoInit is the first process of the new namespace. It mounts a new /proc, as a container runtime does, and executes hinit.
 func demoInit(t *cli.Terminal, hinit string) int {
 	if os.Getpid() != 1 {
-		return t.Fail(cmdline.WrongUsage, "cannot run the demo: %s is for its own use", demoInsideFlag)
+		return t.Fail(cmdline.ExitUsage, "cannot run the demo: %s is for its own use", demoInsideFlag)
 	}
 	err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
 	if err == nil {
 		err = unix.Mount("proc", "/proc", "proc", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "")
 	}
 	if err != nil {
-		return t.Fail(cmdline.Failed, "cannot run the demo: mounting /proc: %v", err)
+		return t.Fail(cmdline.ExitFailed, "cannot run the demo: mounting /proc: %v", err)
 	}
-	return t.Failed("run the demo", syscall.Exec(hinit, []string{"init", "gateway", "run"}, os.Environ()))
+	return t.ReportError("run the demo", syscall.Exec(hinit, []string{"init", "gateway", "run"}, os.Environ()))
 }
 
 // setNamespaces makes the child PID 1 of a new PID namespace with its own mounts. If the caller isn't root, the child also gets a

@@ -29,8 +29,8 @@ import (
 )
 
 var doctorVerb = cli.Verb{
-	Name: "doctor", Summary: "check what commonly goes wrong, and say what to do about it", Doing: "examine the container", Args: "[--json]",
-	Run: withWords(0, 0, doctor),
+	Name: "doctor", Summary: "check what commonly goes wrong, and say what to do about it", Action: "examine the container", Args: "[--json]",
+	Run: withArgs(0, 0, runDoctor),
 }
 
 type doctorRun struct {
@@ -38,7 +38,7 @@ type doctorRun struct {
 	findings client.Findings
 }
 
-func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
+func runDoctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	x := &doctorRun{Terminal: t}
 	in, answers := x.checkInit()
 	switch cfg, err := t.ConfigOf(in); {
@@ -55,11 +55,11 @@ func doctor(t *cli.Terminal, c *cli.Call, _ []string) int {
 	x.checkKernel()
 	tw := tabwriter.NewWriter(t.Out, 0, 0, 2, ' ', 0)
 	for _, f := range x.findings {
-		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.Name(f.Check), show.Line(f.Detail))
+		fmt.Fprintf(tw, "%s\t%s\t%s\n", f.Result, show.EscapeName(f.Check), show.EscapeLine(f.Detail))
 	}
-	code := t.Show(c, x.findings, nil, func() { tw.Flush() })
+	code := t.ShowResult(c, x.findings, nil, func() { tw.Flush() })
 	if slices.ContainsFunc(x.findings, func(f client.Finding) bool { return f.Result == client.ResultFailed }) {
-		code = max(code, cmdline.Failed)
+		code = max(code, cmdline.ExitFailed)
 	}
 	return code
 }
@@ -97,17 +97,17 @@ func (x *doctorRun) checkInit() (in client.Init, answers bool) {
 		x.checkService(s)
 		switch i := s.Isolation; {
 		case i == nil || s.PID == 0:
-		case len(i.InForce) == 0:
-			x.findings.Failed("isolation", "%s: %s", s.Name, show.Isolation(&s))
+		case len(i.Restrictions) == 0:
+			x.findings.Failed("isolation", "%s: %s", s.Name, show.IsolationText(&s))
 		default:
-			x.findings.OK("isolation", "%s: %s", s.Name, show.Isolation(&s))
+			x.findings.OK("isolation", "%s: %s", s.Name, show.IsolationText(&s))
 		}
-		switch weak := func(l client.Limit) bool { return l.By == client.LimitedByNothing }; {
+		switch weak := func(l client.Limit) bool { return l.EnforcedBy == client.LimitedByNothing }; {
 		case len(s.Limits) == 0 || s.PID == 0:
 		case slices.ContainsFunc(s.Limits, weak):
-			x.findings.Warning("limits", "%s: %s; the container needs a writable control group of version 2 (see limit-a-service)", s.Name, show.Limits(&s))
+			x.findings.Warning("limits", "%s: %s; the container needs a writable control group of version 2 (see limit-a-service)", s.Name, show.LimitsText(&s))
 		default:
-			x.findings.OK("limits", "%s: %s", s.Name, show.Limits(&s))
+			x.findings.OK("limits", "%s: %s", s.Name, show.LimitsText(&s))
 		}
 	}
 	if procPathOf(x.Terminal, st.Init.PID) == "/proc" {
@@ -160,7 +160,7 @@ func (x *doctorRun) checkService(s client.Service) {
 	name := cmdline.ShellQuote(s.Name)
 	switch {
 	case s.CrashLoop:
-		last := show.LastExit(s.LastExit)
+		last := show.LastExitText(s.LastExit)
 		if s.Problem != "" {
 			last += "; " + s.Problem
 		}
@@ -301,8 +301,8 @@ func (x *doctorRun) checkMemory(st client.Status) {
 			return
 		}
 	}
-	if st.Init.OOMFirst != "" {
-		x.findings.OK("memory", "when it runs out the kernel takes %s first, and hinit last", st.Init.OOMFirst)
+	if st.Init.FirstOOMVictim != "" {
+		x.findings.OK("memory", "when it runs out the kernel takes %s first, and hinit last", st.Init.FirstOOMVictim)
 	}
 }
 

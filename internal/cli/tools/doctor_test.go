@@ -17,7 +17,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-func ended(t *testing.T) *os.Process {
+func endedProcess(t *testing.T) *os.Process {
 	t.Helper()
 	before := len(zombies(os.Getpid()))
 	p, err := os.StartProcess("/bin/true", []string{"true"}, &os.ProcAttr{})
@@ -39,8 +39,8 @@ func TestAProcessThatIsJustBeingReapedIsNoTrouble(t *testing.T) {
 	if n := countUnreaped(os.Getpid(), func() { t.Error("it waits for nothing") }); n != 0 {
 		t.Fatalf("%d are unreaped before anything has ended", n)
 	}
-	ended(t)
-	fresh := ended(t)
+	endedProcess(t)
+	fresh := endedProcess(t)
 	n := countUnreaped(os.Getpid(), func() {
 		if _, err := fresh.Wait(); err != nil {
 			t.Error(err)
@@ -134,7 +134,7 @@ func TestDoctorSaysThatABurstablePodHardlyProtectsHinit(t *testing.T) {
 	gateway := client.Service{Name: "gateway-coder", PID: with("1000")}
 	for score, want := range map[string]string{"200": client.ResultOK, "875": client.ResultOK, "985": client.ResultWarning, "1000": client.ResultWarning} {
 		x := &doctorRun{}
-		x.checkMemory(client.Status{Init: client.Init{PID: with(score), OOMFirst: gateway.Name}, Services: []client.Service{gateway}})
+		x.checkMemory(client.Status{Init: client.Init{PID: with(score), FirstOOMVictim: gateway.Name}, Services: []client.Service{gateway}})
 		if len(x.findings) != 1 || x.findings[0].Result != want {
 			t.Errorf("hinit has %s: %+v", score, x.findings)
 		}
@@ -143,7 +143,7 @@ func TestDoctorSaysThatABurstablePodHardlyProtectsHinit(t *testing.T) {
 
 // A gateway whose port the kernel may give to other programs does not start. The doctor must name the port.
 func TestTheDoctorDidNotNameAPortThatKeepsAGatewayDown(t *testing.T) {
-	first, last := ports.Range()
+	first, last := ports.EphemeralRange()
 	if first < 2 {
 		testkit.SkipOrFail(t, "the kernel does not say which ports it chooses")
 	}

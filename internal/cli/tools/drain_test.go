@@ -32,7 +32,7 @@ func TestAPodEndsWhenNoGatewayWorks(t *testing.T) {
 		if err := os.WriteFile(home+"/gateway_state.json", []byte(tt.state), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		got, err := busyProfiles(profiles.Open(home, fsutil.Self(), ""))
+		got, err := busyProfiles(profiles.Open(home, fsutil.ProcessActor(), ""))
 		if err != nil || !slices.Equal(got, tt.want) {
 			t.Errorf("%s: %q, %v", tt.state, got, err)
 		}

@@ -22,12 +22,12 @@ import (
 )
 
 var eventsVerb = cli.Verb{
-	Name: "events", Doing: "show the events", JSON: "print one JSON object a line", SelectsServices: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
+	Name: "events", Action: "show the events", JSONHelp: "print one JSON object a line", SelectsServices: true, Args: "[NAME...] [--state STATE] [-f] [--json] [-n N] [--since D|TIME]",
 	Summary: "print what has happened: starts, exits with their causes, stops",
-	Run:     events,
+	Run:     showEvents,
 }
 
-func events(t *cli.Terminal, c *cli.Call) int {
+func showEvents(t *cli.Terminal, c *cli.Call) int {
 	follow := c.Flags.Bool("f", false, "follow: keep printing")
 	n := c.Flags.Int("n", 50, "the last `N` events, -1 for all that are kept")
 	since := sinceFlag(c)
@@ -37,14 +37,14 @@ func events(t *cli.Terminal, c *cli.Call) int {
 	}
 	cl, err := t.Dial()
 	if err != nil {
-		return t.Failed("show events", err)
+		return t.ReportError("show events", err)
 	}
 	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
 	var past []client.Event
-	o := client.EventOptions{Last: -1, Follow: true} // without history, show only new events
+	o := client.EventOptions{MaxPast: -1, Follow: true} // without history, show only new events
 	err = cl.Events(ctx, client.EventOptions{}, func(e client.Event) error {
-		past, o = append(past, e), client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
+		past, o = append(past, e), client.EventOptions{AfterSeq: max(o.AfterSeq, e.Seq), Follow: true}
 		return nil
 	})
 	var named map[string]bool
@@ -52,24 +52,24 @@ func events(t *cli.Terminal, c *cli.Call) int {
 		named, err = eventNames(ctx, cl, names, past)
 	}
 	if err != nil {
-		return t.Failed("show events", err)
+		return t.ReportError("show events", err)
 	}
 	others := func(e client.Event) bool { // events of services that the user has not named
-		return e.Lost == 0 && (len(named) > 0 && !named[e.Service] || e.At.Before(*since))
+		return e.LostCount == 0 && (len(named) > 0 && !named[e.Service] || e.At.Before(*since))
 	}
 	past = slices.DeleteFunc(past, others)
 	if *n >= 0 && (since.IsZero() || cli.FlagGiven(c, "n")) {
 		past = past[max(0, len(past)-*n):]
 	}
 	emit := func(e client.Event) error {
-		o = client.EventOptions{Since: max(o.Since, e.Seq), Follow: true}
+		o = client.EventOptions{AfterSeq: max(o.AfterSeq, e.Seq), Follow: true}
 		if others(e) {
 			return nil
 		}
 		if c.JSON {
 			return cmdline.WriteJSON(t.Out, e, "")
 		}
-		_, err := fmt.Fprintln(t.Out, show.Line(eventLine(e)))
+		_, err := fmt.Fprintln(t.Out, show.EscapeLine(eventLine(e)))
 		return err
 	}
 	for _, e := range past {
@@ -83,9 +83,9 @@ func events(t *cli.Terminal, c *cli.Call) int {
 		err = cl.Events(ctx, o, emit)
 	}
 	if err != nil && ctx.Err() == nil {
-		return t.Failed("show events", err)
+		return t.ReportError("show events", err)
 	}
-	return cmdline.Done
+	return cmdline.ExitDone
 }
 
 // eventNames returns the services for the names that the user has typed. A service that the status lacks may have been removed,
@@ -136,22 +136,22 @@ func parseSince(text string) (time.Time, error) {
 
 var notifyVerb = cli.Verb{
 	Name: "notify", Summary: "post a notice: an event of your own, that others can wait for", Args: "KEY [DATA]",
-	Run: withWords(1, 2, func(t *cli.Terminal, _ *cli.Call, words []string) int {
+	Run: withArgs(1, 2, func(t *cli.Terminal, _ *cli.Call, words []string) int {
 		n := client.Notice{Key: words[0]}
 		if len(words) > 1 {
 			n.Data = words[1]
 		}
-		return t.Failed(fmt.Sprintf("post the notice %q", n.Key), t.Client().Notify(context.Background(), n))
+		return t.ReportError(fmt.Sprintf("post the notice %q", n.Key), t.Client().Notify(context.Background(), n))
 	}),
 }
 
 var waitVerb = cli.Verb{
-	Name: "wait", SelectsServices: true, JSON: "print the event, or the service, as JSON", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
+	Name: "wait", SelectsServices: true, JSONHelp: "print the event, or the service, as JSON", Args: "[NAME] --for ready|exit|notice [--key K] [--timeout D] [--json]",
 	Summary: "wait until a service is ready or has ended, or for a notice",
-	Run:     wait,
+	Run:     awaitCondition,
 }
 
-func wait(t *cli.Terminal, c *cli.Call) int {
+func awaitCondition(t *cli.Terminal, c *cli.Call) int {
 	what := c.Flags.String("for", "", "what to wait for: `ready|exit|notice`")
 	key := c.Flags.String("key", "", "only a notice with the key `K`")
 	timeout := c.Flags.Duration("timeout", 0, "how long to wait, as `D`; for ever without it")
@@ -161,13 +161,13 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	}
 	switch {
 	case *what != "ready" && *what != "exit" && *what != "notice":
-		return t.Fail(cmdline.WrongUsage, "cannot wait: --for is one of ready, exit, notice")
+		return t.Fail(cmdline.ExitUsage, "cannot wait: --for is one of ready, exit, notice")
 	case *what != "notice" && len(names) == 0:
-		return t.Fail(cmdline.WrongUsage, "cannot wait: expected: hinit wait NAME --for %s", *what)
+		return t.Fail(cmdline.ExitUsage, "cannot wait: expected: hinit wait NAME --for %s", *what)
 	case *what != "notice" && *key != "":
-		return t.Fail(cmdline.WrongUsage, "cannot wait: --key needs --for notice")
+		return t.Fail(cmdline.ExitUsage, "cannot wait: --key needs --for notice")
 	case *timeout < 0:
-		return t.Fail(cmdline.WrongUsage, "cannot wait: --timeout must be positive")
+		return t.Fail(cmdline.ExitUsage, "cannot wait: --timeout must be positive")
 	}
 	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
@@ -179,9 +179,9 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	}
 	cl, err := t.DialDuringStart(ctx, patience)
 	if err != nil {
-		return t.Failed("wait", err)
+		return t.ReportError("wait", err)
 	}
-	w := waitState{cl: cl, key: *key}
+	w := waitState{cl: cl, noticeKey: *key}
 	follow := w.awaitNotice
 	if *what != "notice" {
 		follow = func(ctx context.Context) error { return w.awaitService(ctx, *what == "exit") }
@@ -189,26 +189,26 @@ func wait(t *cli.Terminal, c *cli.Call) int {
 	if len(names) == 1 {
 		st, err := cl.Status(ctx, names[0])
 		if err != nil {
-			return t.Failed("wait", err)
+			return t.ReportError("wait", err)
 		}
 		w.serviceAtStart = st.Services[0]
 	}
-	for err = follow(ctx); !errors.Is(err, errFound); err = follow(ctx) {
+	for err = follow(ctx); !errors.Is(err, errEventFound); err = follow(ctx) {
 		if err == nil { // the stream ends without an error if hinit ends or re-executes itself
 			_, err = cl.Health(ctx)
 		}
 		switch {
 		case errors.Is(ctx.Err(), context.DeadlineExceeded):
-			return t.Fail(cmdline.Failed, "cannot wait any longer: no %s within %s", *what, *timeout)
+			return t.Fail(cmdline.ExitFailed, "cannot wait any longer: no %s within %s", *what, *timeout)
 		case ctx.Err() != nil:
-			return cmdline.Failed
+			return cmdline.ExitFailed
 		case err != nil:
-			return t.Failed("wait", err)
+			return t.ReportError("wait", err)
 		}
 	}
-	code = t.Show(c, w.result, nil, func() { fmt.Fprintln(t.Out, show.Line(w.message)) })
+	code = t.ShowResult(c, w.result, nil, func() { fmt.Fprintln(t.Out, show.EscapeLine(w.message)) })
 	if *what == "ready" && !w.result.Service.Ready {
-		return cmdline.Failed
+		return cmdline.ExitFailed
 	}
 	return code
 }
@@ -222,29 +222,29 @@ type waitReport struct {
 // waitState is the state of hinit wait.
 type waitState struct {
 	cl             *dial.Client
-	key            string
+	noticeKey      string
 	serviceAtStart client.Service // the service when the wait began; empty if a notice of any service ends the wait
 	cursor         uint64         // Seq of the last read event
-	result         waitReport     // the result; valid after errFound
+	result         waitReport     // the result; valid after errEventFound
 	message        string         // the result as a line for people
 }
 
-// errFound ends the stream after the awaited event.
-var errFound = errors.New("it came")
+// errEventFound ends the stream after the awaited event.
+var errEventFound = errors.New("it came")
 
 // awaitNotice follows the events until the awaited notice comes.
 func (w *waitState) awaitNotice(ctx context.Context) error {
-	o := client.EventOptions{Since: w.cursor, Follow: true}
+	o := client.EventOptions{AfterSeq: w.cursor, Follow: true}
 	if w.cursor == 0 {
-		o.Last = -1
+		o.MaxPast = -1
 	}
 	return w.cl.Events(ctx, o, func(e client.Event) error {
 		w.cursor = max(w.cursor, e.Seq)
-		if e.Key == "" || w.key != "" && e.Key != w.key || w.serviceAtStart.Name != "" && e.Service != w.serviceAtStart.Name {
+		if e.NoticeKey == "" || w.noticeKey != "" && e.NoticeKey != w.noticeKey || w.serviceAtStart.Name != "" && e.Service != w.serviceAtStart.Name {
 			return nil
 		}
 		w.result.Event, w.message = &e, eventLine(e)
-		return errFound
+		return errEventFound
 	})
 }
 
@@ -256,10 +256,10 @@ func (w *waitState) awaitService(ctx context.Context, exit bool) error {
 				continue
 			}
 			switch {
-			case exit && (s.PID == 0 || s.Run != w.serviceAtStart.Run):
+			case exit && (s.PID == 0 || s.RunNumber != w.serviceAtStart.RunNumber):
 				w.message = s.Name + " has ended"
 				if s.LastExit != nil {
-					w.message += ": " + show.LastExit(s.LastExit)
+					w.message += ": " + show.LastExitText(s.LastExit)
 				}
 			case !exit && s.State == client.StateUp && s.Ready:
 				w.message = s.Name + " is ready"
@@ -269,7 +269,7 @@ func (w *waitState) awaitService(ctx context.Context, exit bool) error {
 				return nil
 			}
 			w.result.Service = &s
-			return errFound
+			return errEventFound
 		}
 		if change.IsComplete {
 			return fmt.Errorf("%q is gone: %w", w.serviceAtStart.Name, client.ErrUnknown)
@@ -280,8 +280,8 @@ func (w *waitState) awaitService(ctx context.Context, exit bool) error {
 
 // eventLine formats an event as a line for people.
 func eventLine(e client.Event) string {
-	if e.Lost > 0 {
-		return fmt.Sprintf("(%d older events are lost)", e.Lost)
+	if e.LostCount > 0 {
+		return fmt.Sprintf("(%d older events are lost)", e.LostCount)
 	}
 	b := &strings.Builder{}
 	fmt.Fprintf(b, "%s  %s: ", e.At.Local().Format("2006-01-02 15:04:05.000"), cmp.Or(e.Service, "container"))
@@ -289,14 +289,14 @@ func eventLine(e client.Event) string {
 	case e.Exit != nil && strings.HasSuffix(e.Reason, supervisor.SuffixProfileGone):
 		fmt.Fprintf(b, "no crash: it %s (%s)", e.Reason, e.Exit.Cause)
 	case e.Exit != nil:
-		b.WriteString(show.Ending(e.Exit))
-	case e.From != e.To:
-		fmt.Fprintf(b, "%s → %s (%s)", e.From, e.To, e.Reason)
+		b.WriteString(show.RunEndText(e.Exit))
+	case e.FromState != e.ToState:
+		fmt.Fprintf(b, "%s → %s (%s)", e.FromState, e.ToState, e.Reason)
 	default:
 		b.WriteString(e.Reason)
 	}
-	if e.By != nil {
-		fmt.Fprintf(b, ", by %s", show.AuthorText(e.By))
+	if e.Author != nil {
+		fmt.Fprintf(b, ", by %s", show.AuthorText(e.Author))
 	}
 	if e.PID != 0 {
 		fmt.Fprintf(b, " [pid %d]", e.PID)
@@ -305,18 +305,18 @@ func eventLine(e client.Event) string {
 }
 
 var drainVerb = cli.Verb{
-	Name: "drain", Summary: "wait until no gateway works on an answer", Doing: "wait for idle gateways", Args: "[--timeout D]",
+	Name: "drain", Summary: "wait until no gateway works on an answer", Action: "wait for idle gateways", Args: "[--timeout D]",
 	Run: func(t *cli.Terminal, c *cli.Call) int {
 		timeout := c.Flags.Duration("timeout", 20*time.Second, "how long to wait, as `D`")
 		if _, code, ok := c.Parse(t, 0, 0); !ok {
 			return code
 		}
 		if *timeout < 0 {
-			return t.Fail(cmdline.WrongUsage, "cannot %s: --timeout must not be negative", c.Doing())
+			return t.Fail(cmdline.ExitUsage, "cannot %s: --timeout must not be negative", c.Action())
 		}
 		cfg, agent, err := loadAgent(t)
 		if err != nil {
-			return t.Failed(c.Doing(), err)
+			return t.ReportError(c.Action(), err)
 		}
 		store := profiles.Open(cfg.Home, agent.WithTenants(cfg).HomesActor(cfg.Home), cfg.Profiles.Marker)
 		ctx, cancel := context.WithTimeout(context.Background(), *timeout)
@@ -325,11 +325,11 @@ var drainVerb = cli.Verb{
 			busy, err := busyProfiles(store)
 			switch {
 			case err != nil:
-				return t.Failed("wait for idle gateways", err)
+				return t.ReportError("wait for idle gateways", err)
 			case len(busy) == 0:
-				return cmdline.Done
+				return cmdline.ExitDone
 			case !pause.For(ctx, 200*time.Millisecond):
-				return t.Fail(cmdline.Failed, "not idle within %s: %s", *timeout, strings.Join(busy, ", "))
+				return t.Fail(cmdline.ExitFailed, "not idle within %s: %s", *timeout, strings.Join(busy, ", "))
 			}
 		}
 	},
@@ -347,7 +347,7 @@ func busyProfiles(store *profiles.Store) (busy []string, err error) {
 			continue
 		}
 		if process, gone := procstat.Read(st.PID); gone == nil && process.Start == st.StartTime && !process.Dead() {
-			busy = append(busy, fmt.Sprintf("%s works on %d", show.Name(p.Name), st.AnswersInProgress))
+			busy = append(busy, fmt.Sprintf("%s works on %d", show.EscapeName(p.Name), st.AnswersInProgress))
 		}
 	}
 	return busy, err

@@ -14,20 +14,20 @@ import (
 )
 
 var explainVerb = cli.Verb{
-	Name: "explain", Doing: "explain a service", SelectsServices: true, Args: "NAME... | --state STATE [--json]",
+	Name: "explain", Action: "explain a service", SelectsServices: true, Args: "NAME... | --state STATE [--json]",
 	Summary: "explain why a service is in its state, what happens next, and what to type",
-	Run:     withWords(1, -1, explainServices),
+	Run:     withArgs(1, -1, explainServices),
 }
 
 // explanation is the output of hinit explain for one service. Its texts are for people.
 type explanation struct {
 	Name       string   `json:"name"`
 	State      string   `json:"state"` // state and its duration, with "(crash-loop)" in a crash loop
-	Why        []string `json:"why"`
+	Reasons    []string `json:"why"`
 	StatusText string   `json:"says"` // status text of the service itself; "" without one
 	Tail       []string `json:"tail"` // last log lines, if they may show the cause
-	Next       string   `json:"next"` // hinit's next action without an order
-	Type       []advice `json:"type"` // commands to type, the most useful first
+	NextStep   string   `json:"next"` // hinit's next action without an order
+	Commands   []advice `json:"type"` // commands to type, the most useful first
 
 	Settings []client.ConfigEntry `json:"settings"` // settings that differ from the defaults
 }
@@ -44,29 +44,29 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 	st, err := t.Status(names...)
 	if err == nil {
 		err = t.Client().Events(context.Background(), client.EventOptions{}, func(e client.Event) error {
-			if e.By != nil {
-				orders[e.Service] = fmt.Sprintf("the last order, %s ago: %s, by %s", show.Duration(time.Since(e.At)), e.Reason, show.AuthorText(e.By))
+			if e.Author != nil {
+				orders[e.Service] = fmt.Sprintf("the last order, %s ago: %s, by %s", show.FormatDuration(time.Since(e.At)), e.Reason, show.AuthorText(e.Author))
 			}
 			return nil
 		})
 	}
 	if err != nil {
-		return t.Failed(doing, err)
+		return t.ReportError(doing, err)
 	}
-	code := cmdline.Done
+	code := cmdline.ExitDone
 	for i, s := range st.Services {
 		if i > 0 && !c.JSON {
 			fmt.Fprintln(t.Out)
 		}
 		if s.State != client.StateUp && c.IsNamed(&s) {
-			code = cmdline.NotUp
+			code = cmdline.ExitNotUp
 		}
 		e := explain(s, time.Now())
 		if order := orders[s.Name]; order != "" {
-			e.Why = append(e.Why, order)
+			e.Reasons = append(e.Reasons, order)
 		}
 		if c.JSON {
-			code = max(code, t.Failed(doing, cmdline.WriteJSON(t.Out, e, "  ")))
+			code = max(code, t.ReportError(doing, cmdline.WriteJSON(t.Out, e, "  ")))
 			continue
 		}
 		e.print(t)
@@ -75,15 +75,15 @@ func explainServices(t *cli.Terminal, c *cli.Call, names []string) int {
 }
 
 func (e explanation) print(t *cli.Terminal) {
-	fmt.Fprintf(t.Out, "%s is %s\n", show.Name(e.Name), e.State)
-	line := func(label, text string) { fmt.Fprintf(t.Out, "  %-6s %s\n", label, show.Line(text)) }
+	fmt.Fprintf(t.Out, "%s is %s\n", show.EscapeName(e.Name), e.State)
+	line := func(label, text string) { fmt.Fprintf(t.Out, "  %-6s %s\n", label, show.EscapeLine(text)) }
 	lineOf := func(i int, label, text string) { // of several lines, only the first has the label
 		if i > 0 {
 			label = ""
 		}
 		line(label, text)
 	}
-	for i, why := range e.Why {
+	for i, why := range e.Reasons {
 		lineOf(i, "why", why)
 	}
 	for _, last := range e.Tail {
@@ -93,10 +93,10 @@ func (e explanation) print(t *cli.Terminal) {
 		line("says", e.StatusText)
 	}
 	for i := range e.Settings {
-		lineOf(i, "set", show.Setting(&e.Settings[i]))
+		lineOf(i, "set", show.SettingText(&e.Settings[i]))
 	}
-	line("next", e.Next)
-	for i, a := range e.Type {
+	line("next", e.NextStep)
+	for i, a := range e.Commands {
 		lineOf(i, "type", fmt.Sprintf("%-32s %s", a.Command, a.Effect))
 	}
 }
@@ -120,26 +120,26 @@ func nextRun(s client.Service, now time.Time) string {
 	if s.NextRun == nil {
 		return ""
 	}
-	return ", or by its schedule in " + show.Duration(max(s.NextRun.Sub(now), 0))
+	return ", or by its schedule in " + show.FormatDuration(max(s.NextRun.Sub(now), 0))
 }
 
 // explain explains the status of a service.
 func explain(s client.Service, now time.Time) explanation {
 	e := explanation{
-		Name: s.Name, State: s.State, Why: []string{}, StatusText: s.StatusText, Tail: []string{}, Type: []advice{},
+		Name: s.Name, State: s.State, Reasons: []string{}, StatusText: s.StatusText, Tail: []string{}, Commands: []advice{},
 		Settings: append([]client.ConfigEntry{}, s.Settings...),
 	}
 	if s.CrashLoop {
 		e.State += " (crash-loop)"
 	}
-	e.State += ", since " + show.Duration(now.Sub(s.Since))
+	e.State += ", since " + show.FormatDuration(now.Sub(s.Since))
 	name := cmdline.ShellQuote(cmp.Or(s.Profile, s.Name)) // users copy the commands below into a shell, so quote the name
 	say := func(text string) {
 		if text != "" {
-			e.Why = append(e.Why, text)
+			e.Reasons = append(e.Reasons, text)
 		}
 	}
-	propose := func(command, use string) { e.Type = append(e.Type, advice{"hinit " + command + " " + name, use}) }
+	propose := func(cmd, use string) { e.Commands = append(e.Commands, advice{"hinit " + cmd + " " + name, use}) }
 	ended := s.State != client.StateUp && s.LastExit != nil
 
 	if !strings.Contains(s.Problem, s.Reason) {
@@ -147,8 +147,8 @@ func explain(s client.Service, now time.Time) explanation {
 	}
 	say(s.Problem)
 	for i := range s.Checks {
-		if c := &s.Checks[i]; c.State != client.CheckHeld && c.State != "passing" {
-			say("check " + c.Name + " " + show.Check(c))
+		if c := &s.Checks[i]; c.State != client.CheckOnHold && c.State != "passing" {
+			say("check " + c.Name + " " + show.CheckText(c))
 		}
 	}
 	if s.Drifted {
@@ -158,7 +158,7 @@ func explain(s client.Service, now time.Time) explanation {
 		say("a signal has stopped its process, such as SIGSTOP")
 	}
 	if ended {
-		say("its last run ended: " + show.LastExit(s.LastExit))
+		say("its last run ended: " + show.LastExitText(s.LastExit))
 		e.Tail = append(e.Tail, s.LastExit.Tail[max(0, len(s.LastExit.Tail)-5):]...)
 	}
 	if s.Want == client.WantDown && !s.Task && (s.Restart == "" || s.LastExit == nil) {
@@ -167,61 +167,61 @@ func explain(s client.Service, now time.Time) explanation {
 
 	switch s.State {
 	case client.StateUp:
-		e.Next = nextWhenUp(s)
+		e.NextStep = nextWhenUp(s)
 		switch {
 		case s.Drifted:
 			propose("restart", "run it with the present configuration")
 		case s.Paused:
-			e.Type = append(e.Type, advice{fmt.Sprintf("kill -CONT %d", s.PID), "resume it"})
+			e.Commands = append(e.Commands, advice{fmt.Sprintf("kill -CONT %d", s.PID), "resume it"})
 			propose("restart", "end it and start it again")
 		case !s.Ready:
-			e.Next = "hinit waits until it reports that it is ready"
+			e.NextStep = "hinit waits until it reports that it is ready"
 		}
 	case client.StateBackoff:
-		e.Next = "it is started again"
+		e.NextStep = "it is started again"
 		if s.NextStart != nil {
-			e.Next += " in " + show.Duration(max(s.NextStart.Sub(now), 0))
+			e.NextStep += " in " + show.FormatDuration(max(s.NextStart.Sub(now), 0))
 		}
 		propose("start", "start it now")
 	case client.StateWaiting:
-		e.Next = "it starts when " + strings.Join(s.Needs, ", ") + " is there"
+		e.NextStep = "it starts when " + strings.Join(s.Needs, ", ") + " is there"
 		switch {
 		case strings.HasPrefix(s.Reason, "waits for its turn"):
-			e.Next = "it starts when the services before it are ready"
+			e.NextStep = "it starts when the services before it are ready"
 		case len(s.Needs) == 0:
-			e.Next = "it starts when the boot comes to it"
+			e.NextStep = "it starts when the boot comes to it"
 		}
 	case client.StateParked:
-		e.Next = "nothing until its configuration changes, or it is started"
+		e.NextStep = "nothing until its configuration changes, or it is started"
 		propose("start", "start it now")
 	case client.StateFailed:
-		e.Next = "nothing until it is started" + nextRun(s, now)
+		e.NextStep = "nothing until it is started" + nextRun(s, now)
 		if s.Task {
 			propose("run-once", "try again, when what is wrong has been mended")
 			break
 		}
 		propose("start", "try again, when what is wrong has been mended")
 	case client.StateDown:
-		e.Next = "nothing until it is started"
+		e.NextStep = "nothing until it is started"
 		if s.Want == client.WantUp {
-			e.Next = "it is started"
+			e.NextStep = "it is started"
 		}
 		if s.Task {
-			e.Next += nextRun(s, now)
+			e.NextStep += nextRun(s, now)
 			propose("run-once", "run it now")
 			break
 		}
-		if s.ServedBy == client.ServedByDefault || s.ServedBy == client.ServedExpected {
-			e.Next = "nothing: the gateway of the default profile serves it"
-			e.Type = append(e.Type, advice{"hinit topology", "show why, and which gateway serves the others"})
+		if s.ServedBy == client.ServedByDefault || s.ServedBy == client.ServedByDefaultExpected {
+			e.NextStep = "nothing: the gateway of the default profile serves it"
+			e.Commands = append(e.Commands, advice{"hinit topology", "show why, and which gateway serves the others"})
 			propose("start --force", "start its own gateway beside")
 			break
 		}
 		propose("start", "start it")
 	case client.StateStarting:
-		e.Next = "it is up as soon as its process runs"
+		e.NextStep = "it is up as soon as its process runs"
 	default: // the service is stopping, killing or finishing
-		e.Next = "it is down when nothing of it is left; then it is started again if it is wanted"
+		e.NextStep = "it is down when nothing of it is left; then it is started again if it is wanted"
 	}
 	if s.Log != "" || s.State == client.StateUp {
 		propose("logs", "what it wrote")

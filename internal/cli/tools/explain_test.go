@@ -29,7 +29,7 @@ func TestExplainSaysWhyWhatIsNextAndWhatToType(t *testing.T) {
 		"a crash loop": {
 			s: client.Service{
 				State: client.StateBackoff, Want: client.WantUp, CrashLoop: true, NextStart: &soon, Log: "/l",
-				LastExit: &client.Exit{Code: code(1), Cause: "crash", At: now, Tail: []string{"1", "2", "3", "4", "5", "cannot open \x1b[2J"}},
+				LastExit: &client.Exit{Code: code(1), Cause: "crash", EndedAt: now, Tail: []string{"1", "2", "3", "4", "5", "cannot open \x1b[2J"}},
 			},
 			want: []string{"backoff (crash-loop)", "its last run ended: code 1 (crash)", "| 2", `| cannot open \x1b[2J`, "started again in 3", "hinit start coder"}, not: "| 1\n",
 		},

@@ -13,8 +13,8 @@ import (
 	"hinit/internal/cmdline"
 )
 
-// hanging returns a terminal whose hinit accepts connections and never answers.
-func hanging(t *testing.T) *cli.Terminal {
+// hangingTerminal returns a terminal whose hinit accepts connections and never answers.
+func hangingTerminal(t *testing.T) *cli.Terminal {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "h") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
@@ -41,10 +41,10 @@ func TestAHangingHinitWasADeadlineExceeded(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
 	for _, words := range []string{"explain default", "healthcheck", "signal default HUP", "checks", "notify k"} {
-		term := hanging(t)
+		term := hangingTerminal(t)
 		all.Go(func() { // few subtests run at the same time, so use goroutines
 			code, said := term.Run(strings.Fields(words), allVerbs()), fmt.Sprint(term.Err)
-			if code != cmdline.Unreachable || !strings.Contains(said, "hinit does not answer on") || strings.Contains(said, "deadline") {
+			if code != cmdline.ExitUnreachable || !strings.Contains(said, "hinit does not answer on") || strings.Contains(said, "deadline") {
 				t.Errorf("%s: exit code %d: %s", words, code, said)
 			}
 		})
@@ -58,11 +58,11 @@ func TestTheBundleOfAHangingHinitHasTheKernel(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	t.Parallel()
-	term, file := hanging(t), filepath.Join(t.TempDir(), "b.tar.gz")
-	if code := term.Run([]string{"bundle", "-o", file}, allVerbs()); code != cmdline.Done {
+	term, file := hangingTerminal(t), filepath.Join(t.TempDir(), "b.tar.gz")
+	if code := term.Run([]string{"bundle", "-o", file}, allVerbs()); code != cmdline.ExitDone {
 		t.Fatalf("exit code %d: %s", code, term.Err)
 	}
-	files := unpack(t, file)
+	files := unpackBundle(t, file)
 	if !strings.Contains(files["kernel.txt"], "/proc/version") || !strings.Contains(files["status.txt"], "did not wait longer") {
 		t.Errorf("kernel %.40q, status %q", files["kernel.txt"], files["status.txt"])
 	}

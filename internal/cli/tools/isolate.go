@@ -28,23 +28,23 @@ import (
 	"hinit/profiles/archive"
 )
 
-// homeMove describes a change of a home's owner, done or planned.
-type homeMove struct {
-	Profile   string `json:"profile"`
-	From      int    `json:"from"`    // old uid
-	To        int    `json:"to"`      // new uid; the same if nothing changes
-	Changed   int64  `json:"changed"` // files whose owner changes
-	Unchanged int64  `json:"left"`    // number of files that keep their owner
-	Error     string `json:"error"`   // error; "" without one
+// ownerChange describes a change of a home's owner, done or planned.
+type ownerChange struct {
+	Profile        string `json:"profile"`
+	OldUID         int    `json:"from"`    // old uid
+	NewUID         int    `json:"to"`      // new uid; the same if nothing changes
+	ChangedFiles   int64  `json:"changed"` // files whose owner changes
+	UnchangedFiles int64  `json:"left"`    // number of files that keep their owner
+	Error          string `json:"error"`   // error; "" without one
 }
 
 var isolateVerb = cli.Verb{
-	Name: "isolate", Doing: "move homes of profiles", Args: "[plan | apply] [PROFILE...] [--uid N] [--json]",
+	Name: "isolate", Action: "move homes of profiles", Args: "[plan | apply] [PROFILE...] [--uid N] [--json]",
 	Summary: "give the homes of profiles to users of their own, or back: a plan, or at once",
-	Run:     isolate,
+	Run:     changeIsolation,
 }
 
-func isolate(t *cli.Terminal, c *cli.Call) int {
+func changeIsolation(t *cli.Terminal, c *cli.Call) int {
 	expected := c.Flags.Int("uid", 0, "move the homes only if they belong to this `UID`")
 	words, code, ok := c.Parse(t, 0, -1)
 	if !ok {
@@ -58,17 +58,17 @@ func isolate(t *cli.Terminal, c *cli.Call) int {
 	if dry {
 		tense = "would change"
 	}
-	moves, err := moveHomes(t, words, dry, *expected)
-	failed := cmdline.Done
-	shown := t.Show(c, moves, err, func() {
+	moves, err := changeHomeOwners(t, words, dry, *expected)
+	failed := cmdline.ExitDone
+	shown := t.ShowResult(c, moves, err, func() {
 		for _, m := range moves {
 			switch {
 			case m.Error != "":
-				failed = t.Fail(cmdline.Failed, "%s: cannot move its home: %s", show.Name(m.Profile), show.Line(m.Error))
-			case m.From == m.To && m.Changed == 0:
-				fmt.Fprintf(t.Out, "%s: its owner stays uid %d\n", show.Name(m.Profile), m.To)
+				failed = t.Fail(cmdline.ExitFailed, "%s: cannot move its home: %s", show.EscapeName(m.Profile), show.EscapeLine(m.Error))
+			case m.OldUID == m.NewUID && m.ChangedFiles == 0:
+				fmt.Fprintf(t.Out, "%s: its owner stays uid %d\n", show.EscapeName(m.Profile), m.NewUID)
 			default:
-				fmt.Fprintf(t.Out, "%s: uid %d to uid %d, %d files %s, %d left\n", show.Name(m.Profile), m.From, m.To, m.Changed, tense, m.Unchanged)
+				fmt.Fprintf(t.Out, "%s: uid %d to uid %d, %d files %s, %d left\n", show.EscapeName(m.Profile), m.OldUID, m.NewUID, m.ChangedFiles, tense, m.UnchangedFiles)
 			}
 		}
 	})
@@ -80,7 +80,7 @@ func refusedPorts(cfg *config.Config) (found []string) {
 	for _, profile := range append(slices.Sorted(maps.Keys(cfg.Profiles.Overrides)), "") {
 		own := cfg.IsolationOf(profile)
 		for _, port := range own.Ports {
-			if err := ports.Check(port); err != nil && own.IsIsolated() && own.Missing != config.MissingDegrade {
+			if err := ports.CheckNotEphemeral(port); err != nil && own.IsIsolated() && own.OnMissingFeature != config.MissingDegrade {
 				found = append(found, fmt.Sprintf("%s: its gateway can't start: %v", cmp.Or(profile, "each other profile"), err))
 			}
 		}
@@ -88,9 +88,9 @@ func refusedPorts(cfg *config.Config) (found []string) {
 	return found
 }
 
-// moveHomes gives the homes of the named profiles, or of all profiles, to their users in the configuration. With dry it only
-// reports the changes. For expected see [volume.OpenHome].
-func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves []homeMove, err error) {
+// changeHomeOwners gives the homes of the named profiles, or of all profiles, to their users in the configuration. With dry it
+// only reports the changes. For expected see [volume.OpenHome].
+func changeHomeOwners(t *cli.Terminal, names []string, dry bool, expected int) (moves []ownerChange, err error) {
 	cfg, agent, err := loadAgent(t)
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 		return nil, &client.Error{Kind: client.KindNotAllowed, Message: "only root can change owners; be root"}
 	case agent.User.UID == 0:
 		return nil, errors.New("the agent's user is root, which reads all homes; set agent.user to another user")
-	case !agent.Actor.Switches():
+	case !agent.Actor.SwitchesIdentity():
 		return nil, errors.New("root can't become the agent's user here")
 	}
 	options := boot.Options{Home: cfg.Home, Agent: agent.Actor, Tenants: agent.WithTenants(cfg).Tenants}
@@ -114,10 +114,10 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 		return nil, err
 	}
 	for _, why := range refusedPorts(cfg) {
-		fmt.Fprintln(t.Err, "warning:", show.Line(why))
+		fmt.Fprintln(t.Err, "warning:", show.EscapeLine(why))
 	}
 	if _, warning := volume.OwnersOutside(options); warning != "" {
-		fmt.Fprintln(t.Err, "warning:", show.Line(warning))
+		fmt.Fprintln(t.Err, "warning:", show.EscapeLine(warning))
 	}
 	named := len(names) > 0
 	if !named {
@@ -133,11 +133,11 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 			running[s.Profile] = running[s.Profile] || s.PID != 0
 		}
 	}
-	moves = []homeMove{}
+	moves = []ownerChange{}
 	for _, name := range names {
 		uid, is := homes[name]
 		to, tenant := volume.HomeOwner(options, name, tenants, homes)
-		m := homeMove{Profile: name, From: int(uid), To: int(to.UID)}
+		m := ownerChange{Profile: name, OldUID: int(uid), NewUID: int(to.UID)}
 		switch {
 		case !is:
 			m.Error = "there is no such profile"
@@ -158,10 +158,10 @@ func moveHomes(t *cli.Terminal, names []string, dry bool, expected int) (moves [
 				uid = was // the home may change its owner only while it has this one
 				_ = home.Close()
 			}
-			if err := volume.MoveHome(d, name, uid, to.AllowingUID(uid), tenant, &w); err != nil || w.Failed > 0 {
+			if err := volume.MoveHome(d, name, uid, to.WithAllowedUID(uid), tenant, &w); err != nil || w.Failed > 0 {
 				m.Error = fmt.Sprintf("%d files failed: %v", w.Failed, err)
 			}
-			m.Changed, m.Unchanged = w.Changed, w.Refused+w.Mounts
+			m.ChangedFiles, m.UnchangedFiles = w.Changed, w.Refused+w.SkippedMounts
 		}
 		moves = append(moves, m)
 	}
@@ -175,15 +175,15 @@ func (m *profileManager) openHome(name string, expected int) (home *fsutil.Dir, 
 		return nil, 0, err
 	}
 	defer homes.Close()
-	return volume.OpenHome(m.options().Tenants, homes, name, expected, "profile delete")
+	return volume.OpenHome(m.bootOptions().Tenants, homes, name, expected, "profile delete")
 }
 
-// options returns the options for changes of homes.
-func (m *profileManager) options() boot.Options {
+// bootOptions returns the options for changes of homes.
+func (m *profileManager) bootOptions() boot.Options {
 	return boot.Options{Home: m.cfg.Home, Agent: m.agent.Actor, Tenants: m.agent.WithTenants(m.cfg).Tenants}
 }
 
-func (m *profileManager) isTenant(uid uint32) bool { return m.options().Tenants.HasUID(uid) }
+func (m *profileManager) isTenant(uid uint32) bool { return m.bootOptions().Tenants.HasUID(uid) }
 
 // actorOf returns the identity for a home of this owner: the tenant's user, or otherwise the agent's user.
 func (m *profileManager) actorOf(owner uint32) *fsutil.Actor {
@@ -196,12 +196,12 @@ func (m *profileManager) actorOf(owner uint32) *fsutil.Actor {
 // removeTemporary removes the temporary directory of a profile that loses its name. Otherwise the next profile of this name
 // could read the files, because it may get the same user.
 func (m *profileManager) removeTemporary(p profiles.Profile) error {
-	home, err := fsutil.InParent(p.Home, nil, (*fsutil.Dir).Lstat)
+	home, err := fsutil.WithParentDir(p.Home, nil, (*fsutil.Dir).Lstat)
 	if err != nil {
 		return err
 	}
 	owner := fsutil.UID(home)
-	_, err = fsutil.InParent(fmt.Sprintf("/tmp/hinit-%s-%d", p.Name, owner), m.actorOf(owner), func(d *fsutil.Dir, name string) (none struct{}, err error) {
+	_, err = fsutil.WithParentDir(fmt.Sprintf("/tmp/hinit-%s-%d", p.Name, owner), m.actorOf(owner), func(d *fsutil.Dir, name string) (none struct{}, err error) {
 		if info, err := d.Lstat(name); err != nil || fsutil.UID(info) != owner {
 			return none, nil //nolint:nilerr // the profile was never isolated
 		}
@@ -210,13 +210,13 @@ func (m *profileManager) removeTemporary(p profiles.Profile) error {
 	return err
 }
 
-// giveHome gives root's directories in an open home to the owner of the home, who can then remove the files in them. In a
+// giveDirsToOwner gives root's directories in an open home to the owner of the home, who can then remove the files in them. In a
 // tenant's home it also gives directories of other users, except other tenants. Files keep their owner: the owner of the home may
 // have moved a file owned by root into it, and must not become able to read it. A home of any other user stays unchanged.
-func (m *profileManager) giveHome(home *fsutil.Dir, owner uint32) error {
+func (m *profileManager) giveDirsToOwner(home *fsutil.Dir, owner uint32) error {
 	id := m.actorOf(owner).Identity()
 	to := fsutil.Owner{UID: id.UID, GID: id.GID, Excludes: func(uid uint32) bool { return m.isTenant(uid) || !m.isTenant(owner) && uid != 0 }}
-	if err := (&owntree.Walk{NewOwner: to, DirsOnly: true}).Give(home, "", true); !errors.Is(err, fsutil.ErrProtected) {
+	if err := (&owntree.Walk{NewOwner: to, DirsOnly: true}).ChangeOwners(home, "", true); !errors.Is(err, fsutil.ErrProtected) {
 		return err
 	}
 	return nil
@@ -224,8 +224,8 @@ func (m *profileManager) giveHome(home *fsutil.Dir, owner uint32) error {
 
 // clearHome removes all files in an open home except those in keep, with the identity of the home's owner.
 func (m *profileManager) clearHome(home *fsutil.Dir, owner uint32, keep ...string) (err error) {
-	actor, giveErr := m.actorOf(owner), m.giveHome(home, owner)
-	entries, more, listErr := home.ReadAtMost("", fsutil.MaxNames)
+	actor, giveErr := m.actorOf(owner), m.giveDirsToOwner(home, owner)
+	entries, more, listErr := home.ReadAtMost("", fsutil.MaxDirNames)
 	err = cmp.Or(giveErr, listErr)
 	for _, e := range entries {
 		if !slices.Contains(keep, e.Name()) {
@@ -238,8 +238,8 @@ func (m *profileManager) clearHome(home *fsutil.Dir, owner uint32, keep ...strin
 	return err
 }
 
-// privateImport is the directory of an import beside the homes, which only the owner of the new home can enter.
-type privateImport struct {
+// importDir is the directory of an import beside the homes, which only the owner of the new home can enter.
+type importDir struct {
 	*archiver
 
 	homesFD      int // descriptor of the directory homes
@@ -253,8 +253,8 @@ type privateImport struct {
 // their own users, run acts as the owner of the new home, in a directory that no other user can enter. So no other user can
 // read or change the files. Root then renames the home.
 func (a *archiver) runImport(run func() error) (err error) {
-	p := privateImport{archiver: a, owner: a.agent.Actor}
-	if !p.options().Tenants.Enabled {
+	p := importDir{archiver: a, owner: a.agent.Actor}
+	if !p.bootOptions().Tenants.Enabled {
 		return a.agent.Actor.Do(run)
 	}
 	rel := archive.ImportPrefix + a.importing.Name
@@ -264,9 +264,9 @@ func (a *archiver) runImport(run func() error) (err error) {
 	if err == nil {
 		p.homes, err = fsutil.OpenDir("/proc/self/fd/"+strconv.Itoa(p.homesFD), nil)
 	}
-	if err == nil && p.options().Tenants.Includes(a.importing.Name) {
+	if err == nil && p.bootOptions().Tenants.Includes(a.importing.Name) {
 		var tenants map[string]uint32
-		tenants, _, err = volume.OwnersOf(p.options(), p.homes, a.importing.Name)
+		tenants, _, err = volume.OwnersOf(p.bootOptions(), p.homes, a.importing.Name)
 		uid := tenants[a.importing.Name]
 		if uid == 0 && err == nil {
 			err = errors.New("isolation.uids has no more uids; make the range larger")
@@ -280,18 +280,18 @@ func (a *archiver) runImport(run func() error) (err error) {
 		return err
 	}
 	a.importing.Dir, a.importing.ExistsElsewhere = "/proc/self/fd/"+strconv.Itoa(int(p.file.Fd())), p.homes.CheckExists(a.importing.Name) == nil
-	if p.hasLeftovers && a.importing.Offset == 0 && !a.printsOffset {
-		fmt.Fprintf(a.Err, "removing the files that an interrupted import of %s has left\n", show.Name(a.importing.Name))
-		err = p.empty()
+	if p.hasLeftovers && a.importing.Offset == 0 && !a.printsResumeOffset {
+		fmt.Fprintf(a.Err, "removing the files that an interrupted import of %s has left\n", show.EscapeName(a.importing.Name))
+		err = p.removeFiles()
 	}
 	if err == nil {
 		err = p.owner.Do(run)
 	}
-	if !a.printsOffset && !errors.Is(err, archive.ErrInterrupted) {
+	if !a.printsResumeOffset && !errors.Is(err, archive.ErrInterrupted) {
 		if err == nil {
-			err = p.install()
+			err = p.installHome()
 		}
-		err = cmp.Or(err, p.empty())
+		err = cmp.Or(err, p.removeFiles())
 	}
 	_ = p.homes.Remove(rel)
 	return err
@@ -299,10 +299,10 @@ func (a *archiver) runImport(run func() error) (err error) {
 
 // open makes or opens the directory rel and locks it. It refuses a directory of another user, because the user could read the
 // archive.
-func (p *privateImport) open(rel string) (err error) {
+func (p *importDir) open(rel string) (err error) {
 	to := p.owner.Identity()
 	if err = p.homes.Mkdir(rel, 0o700); err == nil {
-		p.dir, err = p.homes.Sub(rel)
+		p.dir, err = p.homes.OpenSubdir(rel)
 	}
 	if err != nil {
 		return err
@@ -321,9 +321,9 @@ func (p *privateImport) open(rel string) (err error) {
 	return err
 }
 
-// empty removes all files in the directory. They may include the replaced home of another user.
-func (p *privateImport) empty() error {
-	old, owner, err := volume.OpenHome(p.options().Tenants, p.dir, p.importing.Name, 0, "profile delete")
+// removeFiles removes all files in the directory. They may include the replaced home of another user.
+func (p *importDir) removeFiles() error {
+	old, owner, err := volume.OpenHome(p.bootOptions().Tenants, p.dir, p.importing.Name, 0, "profile delete")
 	uid := p.owner.Identity().UID
 	if owner == uid || errors.Is(err, fs.ErrNotExist) {
 		err = nil
@@ -336,14 +336,14 @@ func (p *privateImport) empty() error {
 	return p.clearHome(p.dir, uid)
 }
 
-// install renames the new home to its final place. The same system call moves an old home into the directory of the import.
-func (p *privateImport) install() error {
+// installHome renames the new home to its final place. The same system call moves an old home into the directory of the import.
+func (p *importDir) installHome() error {
 	name, uid := p.importing.Name, p.owner.Identity().UID
 	mode, flags := fs.FileMode(0o755), uint(unix.RENAME_NOREPLACE)
 	var replaced fs.FileInfo // the replaced home; nil for a new profile
 	if info, err := p.homes.Lstat(name); err == nil && p.importing.MayReplace && info.IsDir() {
 		mode, flags = info.Mode().Perm()|0o700, unix.RENAME_EXCHANGE
-		old, _, err := volume.OpenHome(p.options().Tenants, p.homes, name, 0, "profile delete")
+		old, _, err := volume.OpenHome(p.bootOptions().Tenants, p.homes, name, 0, "profile delete")
 		if err != nil {
 			return err
 		}
@@ -367,7 +367,7 @@ func (p *privateImport) install() error {
 		err = errors.Join(errors.New("another home got its name meanwhile"), unix.Renameat2(int(p.file.Fd()), name, p.homesFD, name, flags))
 	}
 	if errors.Is(err, unix.EINVAL) && flags == unix.RENAME_EXCHANGE {
-		err = archive.ErrSwap
+		err = archive.ErrNoExchange
 	} else if errors.Is(err, unix.EINVAL) {
 		err = unix.Renameat(int(p.file.Fd()), name, p.homesFD, name)
 	}

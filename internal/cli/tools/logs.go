@@ -30,16 +30,16 @@ import (
 )
 
 var logsVerb = cli.Verb{
-	Name: "logs", Doing: "show the logs", JSON: "print JSON, one object a line", Args: "NAME... | --all | --state STATE [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
+	Name: "logs", Action: "show the logs", JSONHelp: "print JSON, one object a line", Args: "NAME... | --all | --state STATE [-f] [-n N] [--since D|TIME] [--grep RE] [--level LEVEL] [--previous] [--json]",
 	Summary:         "print what a gateway or service wrote",
 	SelectsServices: true, OfflineNames: logNames,
-	Run: logs,
+	Run: showLogs,
 }
 
 // defaultLines is the number of lines that hinit logs shows without -n.
 const defaultLines = 100
 
-func logs(t *cli.Terminal, c *cli.Call) int {
+func showLogs(t *cli.Terminal, c *cli.Call) int {
 	follow := c.Flags.Bool("f", false, "follow: keep printing, across rotations")
 	n := c.Flags.Int("n", defaultLines, "the last `N` lines, -1 for all; with --since all since then")
 	since := sinceFlag(c)
@@ -52,17 +52,17 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 		return code
 	}
 	if *all != (len(names) == 0) {
-		return t.Fail(cmdline.WrongUsage, "cannot show the logs: expected: hinit logs %s", c.Verb.Args)
+		return t.Fail(cmdline.ExitUsage, "cannot show the logs: expected: hinit logs %s", c.Verb.Args)
 	}
 	if *all {
 		var err error
 		if names, err = logNames(t); err != nil {
-			return t.Failed("show the logs", err)
+			return t.ReportError("show the logs", err)
 		}
 	}
 	pattern, err := regexp.Compile(*grep)
 	if err != nil {
-		return t.Fail(cmdline.WrongUsage, "cannot show the logs: %v; quote the expression for the shell", err)
+		return t.Fail(cmdline.ExitUsage, "cannot show the logs: %v; quote the expression for the shell", err)
 	}
 	opt := reader.Options{LastLines: *n, Follow: *follow, Since: *since, Previous: *previous && since.IsZero()}
 	opt.MaxLine, opt.MaxArchive = largestLog(t)
@@ -72,28 +72,28 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 	narrow := *grep != "" || *least != 0
 	width := 0
 	for _, name := range names {
-		width = max(width, utf8.RuneCountInString(show.Name(name)))
+		width = max(width, utf8.RuneCountInString(show.EscapeName(name)))
 	}
 	var mu sync.Mutex
-	readers := make([]logReading, len(names))
+	readers := make([]logReader, len(names))
 	for i, name := range names {
 		as, dir, err := findLog(t, name)
 		if err != nil {
-			return t.Failed(fmt.Sprintf("show logs of %q", name), err)
+			return t.ReportError(fmt.Sprintf("show logs of %q", name), err)
 		}
 		opt := opt
 		opt.Dir = dir
-		format := plainLine(name, width, len(names) > 1, t.IsScreen)
+		format := plainFormatter(name, width, len(names) > 1, t.IsScreen)
 		if c.JSON {
-			format = jsonLine(name)
+			format = jsonFormatter(name)
 		}
-		readers[i] = logReading{
+		readers[i] = logReader{
 			dir: dir,
 			read: func(ctx context.Context, fn func([]byte) error) {
 				if !narrow {
 					readers[i].err = reader.Read(ctx, as, opt, fn)
 				} else {
-					readers[i].err = readMatching(ctx, as, opt, levelAndPattern(*least, pattern), fn)
+					readers[i].err = readMatching(ctx, as, opt, lineMatcher(*least, pattern), fn)
 				}
 			},
 			show: func(line []byte) error {
@@ -103,7 +103,7 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 				if err != nil {
 					return err
 				}
-				_, err = t.Raw().Write(append(text, '\n'))
+				_, err = t.RawOutput().Write(append(text, '\n'))
 				return err
 			},
 		}
@@ -116,10 +116,10 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 			wg.Go(func() { r.read(ctx, r.show) })
 		}
 		wg.Wait()
-	} else if err := showByTime(ctx, readers); err != nil {
-		return t.Failed("show the logs", err)
+	} else if err := mergeByTime(ctx, readers); err != nil {
+		return t.ReportError("show the logs", err)
 	}
-	worst := cmdline.Done
+	worst := cmdline.ExitDone
 	for i, r := range readers {
 		err := r.err
 		switch {
@@ -130,22 +130,22 @@ func logs(t *cli.Terminal, c *cli.Call) int {
 		case errors.Is(err, fs.ErrNotExist):
 			err = fmt.Errorf("it has written none yet, there is no %s; see: hinit status %s", r.dir, names[i])
 		}
-		worst = max(worst, t.Failed(fmt.Sprintf("show logs of %q", names[i]), err))
+		worst = max(worst, t.ReportError(fmt.Sprintf("show logs of %q", names[i]), err))
 	}
 	return worst
 }
 
-// logReading is the reading of one log. read calls fn for each line and stores its error in err. show prints one line.
-type logReading struct {
+// logReader is the reading of one log. read calls fn for each line and stores its error in err. show prints one line.
+type logReader struct {
 	dir  string // directory of the log
 	err  error
 	read func(ctx context.Context, fn func([]byte) error)
 	show func(line []byte) error
 }
 
-// showByTime shows the lines of several logs in the order of their times. A line without a time stays behind the previous line
+// mergeByTime shows the lines of several logs in the order of their times. A line without a time stays behind the previous line
 // of its log.
-func showByTime(ctx context.Context, readers []logReading) error {
+func mergeByTime(ctx context.Context, readers []logReader) error {
 	type head struct {
 		at   time.Time
 		line []byte // the current line, valid until the next call of next
@@ -158,7 +158,7 @@ func showByTime(ctx context.Context, readers []logReading) error {
 		next, stop := iter.Pull2(func(yield func(time.Time, []byte) bool) {
 			var at time.Time
 			r.read(ctx, func(line []byte) error {
-				if written, _, ok := reader.Split(line); ok {
+				if written, _, ok := reader.SplitLine(line); ok {
 					at = written
 				}
 				if !yield(at, line) {
@@ -226,12 +226,12 @@ func largestLog(t *cli.Terminal) (line int, archive int64) {
 	return max(2*cfg.Logs.MaxLineKB, 1<<10) << 10, max(2*int64(size), 256) << 20
 }
 
-// plainLine returns a function that formats a line as it is in the file. If tagged is true, the name of the log comes first. If
-// screen is true, the function escapes all control characters except colours, because a service may write any bytes.
-func plainLine(name string, width int, tagged, screen bool) func(line []byte) ([]byte, error) {
+// plainFormatter returns a function that formats a line as it is in the file. If tagged is true, the name of the log comes first.
+// If screen is true, the function escapes all control characters except colours, because a service may write any bytes.
+func plainFormatter(name string, width int, tagged, screen bool) func(line []byte) ([]byte, error) {
 	tag := ""
 	if tagged {
-		short := show.Name(name)
+		short := show.EscapeName(name)
 		tag = short + strings.Repeat(" ", max(width-utf8.RuneCountInString(short), 0)) + " | "
 	}
 	return func(line []byte) ([]byte, error) {
@@ -249,10 +249,10 @@ type logLine struct {
 	Message string    `json:"message"`       // the line without its time
 }
 
-// jsonLine returns a function that formats a line as a JSON object. It replaces bytes that aren't UTF-8 by U+FFFD.
-func jsonLine(name string) func(line []byte) ([]byte, error) {
+// jsonFormatter returns a function that formats a line as a JSON object. It replaces bytes that aren't UTF-8 by U+FFFD.
+func jsonFormatter(name string) func(line []byte) ([]byte, error) {
 	return func(line []byte) ([]byte, error) {
-		written, message, _ := reader.Split(line)
+		written, message, _ := reader.SplitLine(line)
 		text, err := json.Marshal(logLine{written, name, string(message)})
 		return cmdline.EscapeJSON(text), err
 	}
@@ -313,7 +313,7 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 	}
 	opt.OnCaughtUp = show
 	err := reader.Read(ctx, as, opt, func(line []byte) error {
-		_, text, _ := reader.Split(line)
+		_, text, _ := reader.SplitLine(line)
 		switch {
 		case !match(text):
 			return nil
@@ -334,7 +334,7 @@ func readMatching(ctx context.Context, as *fsutil.Actor, opt reader.Options, mat
 func levelFlag(c *cli.Call) *loglevel.Level {
 	least := new(loglevel.Level)
 	c.Flags.Func("level", "only lines as serious as `LEVEL`: trace, debug, info, warning, error or critical", func(text string) error {
-		if *least = loglevel.Named([]byte(text)); *least == 0 {
+		if *least = loglevel.Parse([]byte(text)); *least == 0 {
 			return errors.New("expected " + strings.Join(loglevel.Names(), ", ") + cmdline.DidYouMean(text, loglevel.Names()))
 		}
 		return nil
@@ -342,11 +342,11 @@ func levelFlag(c *cli.Call) *loglevel.Level {
 	return least
 }
 
-// levelAndPattern returns a function that matches lines of at least the level least with a match of pattern. Each log needs its
+// lineMatcher returns a function that matches lines of at least the level least with a match of pattern. Each log needs its
 // own function, because the function remembers the level of the previous line.
-func levelAndPattern(least loglevel.Level, pattern *regexp.Regexp) func(text []byte) bool {
+func lineMatcher(least loglevel.Level, pattern *regexp.Regexp) func(text []byte) bool {
 	var log loglevel.Tracker
 	return func(text []byte) bool {
-		return log.Of(text) >= least && pattern.Match(text) // a line without a level has the level of the previous line
+		return log.OfNextLine(text) >= least && pattern.Match(text) // a line without a level has the level of the previous line
 	}
 }

@@ -16,7 +16,7 @@ import (
 
 func TestGrepFollowsWithoutAGapBehindTheLastMatches(t *testing.T) {
 	dir := t.TempDir()
-	file, err := os.Create(filepath.Join(dir, archive.Current))
+	file, err := os.Create(filepath.Join(dir, archive.CurrentFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,8 +32,8 @@ func TestGrepFollowsWithoutAGapBehindTheLastMatches(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var got []string
-	err = readMatching(ctx, fsutil.Self(), reader.Options{Dir: dir, LastLines: 2, Follow: true}, regexp.MustCompile("^error").Match, func(line []byte) error {
-		_, text, _ := reader.Split(line)
+	err = readMatching(ctx, fsutil.ProcessActor(), reader.Options{Dir: dir, LastLines: 2, Follow: true}, regexp.MustCompile("^error").Match, func(line []byte) error {
+		_, text, _ := reader.SplitLine(line)
 		got = append(got, string(text))
 		switch string(text) {
 		case "error three":

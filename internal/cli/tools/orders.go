@@ -19,11 +19,11 @@ import (
 )
 
 var signalVerb = cli.Verb{
-	Name: "signal", Summary: "send a signal to the main process of a service", Doing: "send a signal", Args: "NAME... SIGNAL [--json]",
-	SelectsServices: true, OtherArgCount: 1, Run: withWords(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
+	Name: "signal", Summary: "send a signal to the main process of a service", Action: "send a signal", Args: "NAME... SIGNAL [--json]",
+	SelectsServices: true, OtherArgCount: 1, Run: withArgs(2, -1, func(t *cli.Terminal, c *cli.Call, words []string) int {
 		names, word := words[:len(words)-1], words[len(words)-1]
 		if _, known := formats.ParseSignal(word); !known {
-			return t.Fail(cmdline.WrongUsage,
+			return t.Fail(cmdline.ExitUsage,
 				"cannot send a signal: %q is no signal; write a name such as HUP or a number from 1 to 64, after the names of services", word)
 		}
 		return sendSignals(t, "signal", names, c.JSON, func(client.Service) (string, error) { return word, nil })
@@ -32,7 +32,7 @@ var signalVerb = cli.Verb{
 
 // sendSignals sends each service the signal from which. verb is the name of the command in messages.
 func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, which func(client.Service) (string, error)) int {
-	worst, cl, ctx := cmdline.Done, t.Client(), context.Background()
+	worst, cl, ctx := cmdline.ExitDone, t.Client(), context.Background()
 	for _, name := range names {
 		word := ""
 		s, err := cl.Service(ctx, name)
@@ -46,11 +46,11 @@ func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, whic
 		}
 		switch {
 		case err != nil:
-			worst = max(worst, t.Failed(fmt.Sprintf("%s %q", verb, name), err))
+			worst = max(worst, t.ReportError(fmt.Sprintf("%s %q", verb, name), err))
 		case asJSON:
-			worst = max(worst, t.Failed(verb, cmdline.WriteJSON(t.Out, s, "")))
+			worst = max(worst, t.ReportError(verb, cmdline.WriteJSON(t.Out, s, "")))
 		default:
-			fmt.Fprintf(t.Out, "%s was sent %s (pid %d)\n", show.Name(s.Name), show.Signal(number), pid)
+			fmt.Fprintf(t.Out, "%s was sent %s (pid %d)\n", show.EscapeName(s.Name), show.SignalName(number), pid)
 		}
 	}
 	return worst
@@ -59,10 +59,10 @@ func sendSignals(t *cli.Terminal, verb string, names []string, asJSON bool, whic
 var reloadVerb = cli.Verb{
 	Name: "reload", Args: "[NAME... | --state STATE] [--dry-run] [--force] [--json]", SelectsServices: true,
 	Summary: "read hinit.yaml again and apply it, or have the named services read their own configuration",
-	Run:     reload,
+	Run:     reloadConfig,
 }
 
-func reload(t *cli.Terminal, c *cli.Call) int {
+func reloadConfig(t *cli.Terminal, c *cli.Call) int {
 	var how client.Reload
 	c.Flags.BoolVar(&how.DryRun, "dry-run", false, "print what it would do, and do nothing")
 	c.Flags.BoolVar(&how.Force, "force", false, "if hinit.yaml is gone, stop the services that were in it")
@@ -71,26 +71,26 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 	case !ok:
 		return code
 	case len(names) > 0 && how != (client.Reload{}):
-		return t.Fail(cmdline.WrongUsage, "cannot reload: --dry-run and --force are for hinit.yaml, not for services")
+		return t.Fail(cmdline.ExitUsage, "cannot reload: --dry-run and --force are for hinit.yaml, not for services")
 	case len(names) > 0:
 		return reloadServices(t, names, c.JSON)
 	}
 	did, err := t.Client().Reload(context.Background(), how)
 	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
-		code := cmdline.Done
+		code := cmdline.ExitDone
 		for line := range strings.SplitSeq(said.Message, "\n") {
 			one := *said
 			one.Message = line
-			code = t.Failed("reload", &one)
+			code = t.ReportError("reload", &one)
 		}
 		return code
 	}
-	return t.Show(c, did, err, func() {
+	return t.ShowResult(c, did, err, func() {
 		for _, s := range did.Plan {
-			fmt.Fprintln(t.Out, s.Op, show.Line(s.Service), s.What)
+			fmt.Fprintln(t.Out, s.Op, show.EscapeLine(s.Service), s.Effect)
 		}
 		for _, key := range did.Settings {
-			fmt.Fprintln(t.Out, "changed:", show.Line(key))
+			fmt.Fprintln(t.Out, "changed:", show.EscapeLine(key))
 		}
 		switch {
 		case len(did.Plan)+len(did.Changes) == 0:
@@ -105,7 +105,7 @@ func reload(t *cli.Terminal, c *cli.Call) int {
 func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 	entries, err := t.Client().Config(context.Background())
 	if err != nil {
-		return t.Failed("reload", err)
+		return t.ReportError("reload", err)
 	}
 	signals := make(map[string]string) // reload signals by the key that sets them: services.NAME, profiles.NAME or agent
 	for _, e := range entries {
@@ -126,7 +126,7 @@ func reloadServices(t *cli.Terminal, names []string, asJSON bool) int {
 }
 
 var runOnceVerb = cli.Verb{
-	Name: "run-once", Doing: "run a task once", Args: "NAME... | --state STATE [--no-wait] [--timeout 1h] [--json]",
+	Name: "run-once", Action: "run a task once", Args: "NAME... | --state STATE [--no-wait] [--timeout 1h] [--json]",
 	Summary:         "run a task now, and wait until it has ended",
 	SelectsServices: true, Run: runOnce,
 }
@@ -139,45 +139,45 @@ func runOnce(t *cli.Terminal, c *cli.Call) int {
 	case !ok:
 		return code
 	case *timeout <= 0 || *timeout > time.Hour:
-		return t.Fail(cmdline.WrongUsage, "cannot run a task once: --timeout must be positive, and at most 1h")
+		return t.Fail(cmdline.ExitUsage, "cannot run a task once: --timeout must be positive, and at most 1h")
 	}
 	ctx, cancel := cmdline.InterruptibleContext()
 	defer cancel()
 	begin := time.Now()
 	cl, err := t.DialDuringStart(ctx, min(*timeout, cli.BootTimeout))
 	if err != nil {
-		return t.Failed(fmt.Sprintf("run %q once", names[0]), err)
+		return t.ReportError(fmt.Sprintf("run %q once", names[0]), err)
 	}
-	wait := client.Wait{Wait: !*noWait, Timeout: max(*timeout-time.Since(begin), time.Millisecond)}
+	wait := client.WaitOptions{Wait: !*noWait, Timeout: max(*timeout-time.Since(begin), time.Millisecond)}
 	return t.Order(ctx, cl, c, "run %q once", names, wait, begin, func(s client.Service, doing string) int {
 		if s.LastExit != nil && !c.JSON {
 			for _, line := range s.LastExit.Tail {
-				fmt.Fprintln(t.Out, show.Line(line))
+				fmt.Fprintln(t.Out, show.EscapeLine(line))
 			}
 			if s.Done {
-				fmt.Fprintln(t.Out, show.Ended(s))
+				fmt.Fprintln(t.Out, show.TaskResultText(s))
 			}
 		}
 		if !s.Done {
-			return t.Fail(cmdline.Failed, "cannot %s: %s", doing, show.Ended(s))
+			return t.Fail(cmdline.ExitFailed, "cannot %s: %s", doing, show.TaskResultText(s))
 		}
-		return cmdline.Done
+		return cmdline.ExitDone
 	})
 }
 
 var reexecVerb = cli.Verb{
-	Name: "reexec", Doing: "re-execute hinit", Args: "[--binary FILE] [--json]",
+	Name: "reexec", Action: "re-execute hinit", Args: "[--binary FILE] [--json]",
 	Summary: "replace the running hinit by the binary in its place; services keep running",
 	Run:     reexecute,
 }
 
 // reexecReport is the output of hinit reexec.
 type reexecReport struct {
-	Version    string `json:"version"` // present version
-	Generation int    `json:"image"`   // program number: 1 at first, one more after each re-execution
-	Before     string `json:"before"`  // version before the re-execution
-	Binary     string `json:"binary"`
-	Same       bool   `json:"same"` // the file has not changed
+	Version       string `json:"version"` // present version
+	Generation    int    `json:"image"`   // program number: 1 at first, one more after each re-execution
+	OldVersion    string `json:"before"`  // version before the re-execution
+	Binary        string `json:"binary"`
+	FileUnchanged bool   `json:"same"` // the file has not changed
 }
 
 func reexecute(t *cli.Terminal, c *cli.Call) int {
@@ -190,15 +190,15 @@ func reexecute(t *cli.Terminal, c *cli.Call) int {
 	defer cancel()
 	before, err := cl.Status(ctx)
 	if err != nil {
-		return t.Failed("re-execute hinit", err)
+		return t.ReportError("re-execute hinit", err)
 	}
 	path := cmp.Or(*file, before.Init.Binary)
 	// Compare the files before the re-execution. After it, hinit always runs this file.
 	same := initRunsFile(t, before.Init, path)
 	after, err := cl.Reexec(ctx, *file)
-	report := reexecReport{Version: after.Version, Generation: after.Generation, Before: before.Init.Version, Binary: path, Same: same}
-	return t.Show(c, report, err, func() {
-		what := fmt.Sprintf(" (it was %s)", report.Before)
+	report := reexecReport{Version: after.Version, Generation: after.Generation, OldVersion: before.Init.Version, Binary: path, FileUnchanged: same}
+	return t.ShowResult(c, report, err, func() {
+		what := fmt.Sprintf(" (it was %s)", report.OldVersion)
 		if same {
 			what = fmt.Sprintf(": same binary as before, %s; nothing changed", path)
 		}

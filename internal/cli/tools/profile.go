@@ -31,25 +31,25 @@ import (
 )
 
 var profileVerb = cli.Verb{
-	Name: "profile", Doing: "manage profiles", JSON: "print JSON: the profile, or a list of all", Args: "create|delete|rename|list|show|export|import|clone [NAME...] [--yes] [--json]",
+	Name: "profile", Action: "manage profiles", JSONHelp: "print JSON: the profile, or a list of all", Args: "create|delete|rename|list|show|export|import|clone [NAME...] [--yes] [--json]",
 	Summary: "make, remove, rename, move and list profiles",
-	Run:     profile,
+	Run:     runProfileVerb,
 }
 
 // profileManager carries out a subcommand of hinit profile.
 type profileManager struct {
 	*cli.Terminal
-	doing string // the action in errors, after "cannot"
-	json  bool   // print results as JSON
-	cfg   *config.Config
-	agent boot.Agent
-	store *profiles.Store
-	cl    *dial.Client // connection to the init; nil if no init answers
+	action     string // the action in errors, after "cannot"
+	printsJSON bool   // print results as JSON
+	cfg        *config.Config
+	agent      boot.Agent
+	store      *profiles.Store
+	client     *dial.Client // connection to the init; nil if no init answers
 }
 
-func profile(t *cli.Terminal, c *cli.Call) int {
-	if len(c.Words) > 0 && archiveVerbs[c.Words[0]].Args != "" {
-		return runArchiveVerb(t, c.Words[0], c.Words[1:])
+func runProfileVerb(t *cli.Terminal, c *cli.Call) int {
+	if len(c.Args) > 0 && archiveVerbs[c.Args[0]].Args != "" {
+		return runArchiveVerb(t, c.Args[0], c.Args[1:])
 	}
 	yes := c.Flags.Bool("yes", false, "do not ask before deleting")
 	uid := c.Flags.Int("uid", 0, "delete the profile only if its home belongs to this `UID`")
@@ -60,19 +60,19 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	wants := map[string]int{"create": 1, "delete": 1, "rename": 2, "list": 0, "show": 1}
 	n, known := wants[words[0]]
 	if !known || len(words)-1 != n {
-		return t.Fail(cmdline.WrongUsage, "cannot manage profiles: expected: hinit profile create NAME | delete NAME | rename OLD NEW | list | show NAME | export | import | clone%s",
+		return t.Fail(cmdline.ExitUsage, "cannot manage profiles: expected: hinit profile create NAME | delete NAME | rename OLD NEW | list | show NAME | export | import | clone%s",
 			cmdline.DidYouMean(words[0], slices.Concat(slices.Sorted(maps.Keys(wants)), slices.Sorted(maps.Keys(archiveVerbs)))))
 	}
 	names := words[1:]
 	changes := n > 0 && words[0] != "show"
-	m, code := managerFor(t, words[0], names, changes)
-	if code != cmdline.Done {
+	m, code := newProfileManager(t, words[0], names, changes)
+	if code != cmdline.ExitDone {
 		return code
 	}
 	if changes && slices.Contains(names, profiles.Default) {
-		return t.Fail(cmdline.Failed, "cannot %s: the profile default is the root of the volume, and stays as it is", m.doing)
+		return t.Fail(cmdline.ExitFailed, "cannot %s: the profile default is the root of the volume, and stays as it is", m.action)
 	}
-	m.json = c.JSON
+	m.printsJSON = c.JSON
 	switch words[0] {
 	case "create":
 		return m.create(names[0])
@@ -86,30 +86,30 @@ func profile(t *cli.Terminal, c *cli.Call) int {
 	return m.list("")
 }
 
-// managerFor checks the names of profiles, and returns a manager for the subcommand verb. If changes is true, it refuses users
-// other than root and the agent's user.
-func managerFor(t *cli.Terminal, verb string, names []string, changes bool) (m *profileManager, code int) {
+// newProfileManager checks the names of profiles, and returns a manager for the subcommand verb. If changes is true, it refuses
+// users other than root and the agent's user.
+func newProfileManager(t *cli.Terminal, verb string, names []string, changes bool) (m *profileManager, code int) {
 	doing := verb + " profiles"
 	for i, name := range names {
 		names[i] = profiles.Normalize(name)
 		if err := manage.ValidName(names[i]); err != nil {
-			return nil, t.Fail(cmdline.WrongUsage, "cannot %s profile %q: %v", verb, name, err)
+			return nil, t.Fail(cmdline.ExitUsage, "cannot %s profile %q: %v", verb, name, err)
 		}
 		doing = fmt.Sprintf("%s profile %q", verb, names[0])
 	}
 	cfg, agent, err := loadAgent(t)
 	if err != nil {
-		return nil, t.Failed(doing, err)
+		return nil, t.ReportError(doing, err)
 	}
-	m = &profileManager{Terminal: t, doing: doing, cfg: cfg, agent: agent}
+	m = &profileManager{Terminal: t, action: doing, cfg: cfg, agent: agent}
 	m.store = profiles.Open(cfg.Home, agent.WithTenants(cfg).HomesActor(cfg.Home), cfg.Profiles.Marker)
-	if m.cl, err = t.Dial(); errors.Is(err, client.ErrNotAllowed) {
-		return nil, t.Failed(doing, err)
+	if m.client, err = t.Dial(); errors.Is(err, client.ErrNotAllowed) {
+		return nil, t.ReportError(doing, err)
 	}
 	if uid := os.Geteuid(); changes && uid != 0 && uint32(uid) != agent.User.UID {
-		return nil, t.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, cfg.Agent.User)
+		return nil, t.Fail(cmdline.ExitNotAllowed, "cannot %s: uid %d may not; root and %s may", doing, uid, cfg.Agent.User)
 	}
-	return m, cmdline.Done
+	return m, cmdline.ExitDone
 }
 
 // lookUpProfile looks for a profile on the volume.
@@ -124,24 +124,24 @@ func (m *profileManager) lookUpProfile(name string) (profiles.Profile, bool, err
 
 func (m *profileManager) create(name string) int {
 	if _, there, _ := m.lookUpProfile(name); there {
-		return m.Fail(cmdline.Failed, "cannot create profile %q: it exists already", name)
+		return m.Fail(cmdline.ExitFailed, "cannot create profile %q: it exists already", name)
 	}
-	if code := m.changeProfiles(m.cfg.Agent.ProfileCreateCommand, map[string]string{"profile": name}, func() error { return manage.Create(m.store, name) }); code != cmdline.Done {
+	if code := m.changeProfiles(m.cfg.Agent.ProfileCreateCommand, map[string]string{"profile": name}, func() error { return manage.Create(m.store, name) }); code != cmdline.ExitDone {
 		return code
 	}
 	p, there, err := m.lookUpProfile(name)
 	if !there {
-		return m.Fail(cmdline.Failed, "cannot create profile %q: the agent's command ended well, but there is no such profile now (%v)", name, err)
+		return m.Fail(cmdline.ExitFailed, "cannot create profile %q: the agent's command ended well, but there is no such profile now (%v)", name, err)
 	}
-	if m.json {
+	if m.printsJSON {
 		return m.list(name)
 	}
 	next := "start its gateway with: hinit start " + name
-	if m.cl == nil {
+	if m.client == nil {
 		next = "no init is reachable, its gateway is registered at the next start of the container"
 	}
 	fmt.Fprintf(m.Out, "created profile %s in %s; %s\n", name, p.Home, next)
-	return cmdline.Done
+	return cmdline.ExitDone
 }
 
 func (m *profileManager) delete(name string, yes bool, uid int) int {
@@ -162,42 +162,42 @@ func (m *profileManager) delete(name string, yes bool, uid int) int {
 	defer home.Close()
 	if !yes {
 		if ok, err := m.confirm(fmt.Sprintf("Delete profile %s with everything in %s? [y/N] ", name, p.Home)); err != nil {
-			return m.Fail(cmdline.WrongUsage, "cannot delete profile %q: %v", name, err)
+			return m.Fail(cmdline.ExitUsage, "cannot delete profile %q: %v", name, err)
 		} else if !ok {
-			return m.Fail(cmdline.Failed, "profile %s was not deleted", name)
+			return m.Fail(cmdline.ExitFailed, "profile %s was not deleted", name)
 		}
 	}
-	if _, code := m.stop(name); code != cmdline.Done {
+	if _, code := m.stop(name); code != cmdline.ExitDone {
 		return code
 	}
-	m.warnOfSelection()
+	m.warnIfActiveInvalid()
 	was := profileRow{Name: p.Name, Home: p.Home}
 	if rows, _, _ := m.profileRows(name); len(rows) > 0 {
 		was = rows[0]
 	}
-	if err := cmp.Or(m.removeTemporary(p), m.giveHome(home, owner)); err != nil {
+	if err := cmp.Or(m.removeTemporary(p), m.giveDirsToOwner(home, owner)); err != nil {
 		return m.printMissing(name, err)
 	}
 	if m.isTenant(owner) {
 		// The agent's user gets the home only after the removal of its files, so that it can't read them. The marker and the
 		// record of the name stay, so that the user can repeat the command.
-		err := m.clearHome(home, owner, m.store.Marker(), boot.NameFile)
+		err := m.clearHome(home, owner, m.store.Marker(), boot.ProfileNameFile)
 		if err == nil {
 			_, _, err = home.Chown("", fsutil.Owner{UID: m.agent.User.UID, GID: m.agent.User.GID})
 		}
 		if err != nil {
-			return m.Failed(m.doing, err)
+			return m.ReportError(m.action, err)
 		}
 	}
-	if code := m.changeProfiles(m.cfg.Agent.ProfileDeleteCommand, map[string]string{"profile": name}, func() error { return manage.Delete(m.store, name) }); code != cmdline.Done {
+	if code := m.changeProfiles(m.cfg.Agent.ProfileDeleteCommand, map[string]string{"profile": name}, func() error { return manage.Delete(m.store, name) }); code != cmdline.ExitDone {
 		return code
 	}
-	if m.json {
-		was.Gateway, was.Want, was.PID = "", "", 0
-		return m.Failed(m.doing, cmdline.WriteJSON(m.Out, was, "  "))
+	if m.printsJSON {
+		was.Gateway, was.DesiredState, was.PID = "", "", 0
+		return m.ReportError(m.action, cmdline.WriteJSON(m.Out, was, "  "))
 	}
 	fmt.Fprintf(m.Out, "deleted profile %s; its logs stay in %s/%s\n", name, m.cfg.Logs.Dir, name)
-	return cmdline.Done
+	return cmdline.ExitDone
 }
 
 func (m *profileManager) rename(from, to string) int {
@@ -206,41 +206,41 @@ func (m *profileManager) rename(from, to string) int {
 		return m.printMissing(from, err)
 	}
 	if _, there, _ := m.lookUpProfile(to); there {
-		return m.Fail(cmdline.Failed, "cannot rename profile %q to %q: that one exists already", from, to)
+		return m.Fail(cmdline.ExitFailed, "cannot rename profile %q to %q: that one exists already", from, to)
 	}
 	wasUp, code := m.stop(from)
-	if code != cmdline.Done {
+	if code != cmdline.ExitDone {
 		return code
 	}
-	m.warnOfSelection()
+	m.warnIfActiveInvalid()
 	home, owner, openErr := m.openHome(from, 0)
 	name := to // the name that the profile has at the end
 	itself := func() error { return manage.Rename(m.store, from, to) }
 	if err := m.removeTemporary(p); err != nil {
 		code, name = m.printMissing(from, err), from
-	} else if code = m.changeProfiles(m.cfg.Agent.ProfileRenameCommand, map[string]string{"profile": from, "to": to}, itself); code != cmdline.Done {
+	} else if code = m.changeProfiles(m.cfg.Agent.ProfileRenameCommand, map[string]string{"profile": from, "to": to}, itself); code != cmdline.ExitDone {
 		name = from
 	} else if openErr == nil && m.isTenant(owner) {
 		_ = volume.RecordName(home, "", to, owner) // without the record, later commands ask for --uid
 	}
 	if wasUp {
-		if _, err := m.cl.Start(context.Background(), profiles.SlotName(name), client.Wait{Wait: true, Timeout: 30 * time.Second}); err != nil {
-			return m.Fail(cmdline.Failed, "the profile is called %s now, but cannot start its gateway again: %v", name, err)
+		if _, err := m.client.Start(context.Background(), profiles.SlotName(name), client.WaitOptions{Wait: true, Timeout: 30 * time.Second}); err != nil {
+			return m.Fail(cmdline.ExitFailed, "the profile is called %s now, but cannot start its gateway again: %v", name, err)
 		}
 	}
-	if code != cmdline.Done {
+	if code != cmdline.ExitDone {
 		return code
 	}
-	if m.json {
+	if m.printsJSON {
 		return m.list(to)
 	}
 	fmt.Fprintf(m.Out, "renamed profile %s to %s\n", from, to)
-	return cmdline.Done
+	return cmdline.ExitDone
 }
 
-func (m *profileManager) warnOfSelection() {
+func (m *profileManager) warnIfActiveInvalid() {
 	if _, err := m.store.Active(); err != nil {
-		fmt.Fprintln(m.Err, "warning:", show.Line(err.Error()))
+		fmt.Fprintln(m.Err, "warning:", show.EscapeLine(err.Error()))
 	}
 }
 
@@ -253,12 +253,12 @@ func (m *profileManager) printMissing(name string, err error) int {
 		names = append(names, p.Name)
 	}
 	if err != nil && (!errors.Is(err, fs.ErrNotExist) || unread != nil || slices.Contains(names, name)) {
-		return m.Failed(m.doing, err)
+		return m.ReportError(m.action, err)
 	}
 	if p, err := m.store.Profile(name); err == nil && unix.Access(p.Home, unix.X_OK) == unix.EACCES {
-		return m.Fail(cmdline.NotAllowed, "cannot %s: uid %d may not look into its home %q; be root", m.doing, os.Geteuid(), p.Home)
+		return m.Fail(cmdline.ExitNotAllowed, "cannot %s: uid %d may not look into its home %q; be root", m.action, os.Geteuid(), p.Home)
 	}
-	return m.Fail(cmdline.Unknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.doing, cmdline.DidYouMean(name, names))
+	return m.Fail(cmdline.ExitUnknown, "cannot %s: there is no such profile; hinit profile list shows them%s", m.action, cmdline.DidYouMean(name, names))
 }
 
 // changeProfiles changes profiles by the agent's own command, or without such a command by the function itself. Then it makes
@@ -268,10 +268,10 @@ func (m *profileManager) changeProfiles(command []string, vars map[string]string
 	if err == nil && !done {
 		err = itself()
 	}
-	if err != nil || m.cl == nil {
-		return m.Failed(m.doing, err)
+	if err != nil || m.client == nil {
+		return m.ReportError(m.action, err)
 	}
-	return m.Failed(m.doing, m.cl.Rescan(context.Background()))
+	return m.ReportError(m.action, m.client.Rescan(context.Background()))
 }
 
 // runAgentCommand runs the agent's own command as the agent's user. If no command is configured, done is false. It prints the
@@ -290,7 +290,7 @@ func (m *profileManager) runAgentCommand(command []string, vars map[string]strin
 	case err != nil:
 		return false, err
 	case x.Signal != 0:
-		return false, fmt.Errorf("%q was ended by %s", name, show.Signal(x.Signal))
+		return false, fmt.Errorf("%q was ended by %s", name, show.SignalName(x.Signal))
 	case x.Code != 0:
 		return false, fmt.Errorf("%q has ended with code %d: %s", name, x.Code, strings.Join(strings.Fields(string(out)+" "+string(errs)), " "))
 	}
@@ -319,13 +319,13 @@ type profileRow struct {
 	Home   string `json:"home"`
 	Active bool   `json:"active"` // the agent's commands use this profile by default
 	// state that decides whether the gateway starts at boot; "" if the caller may not read it
-	PriorState string `json:"prior_state"`
-	Gateway    string `json:"gateway"`             // state of the gateway; "" when no init is reachable
-	Want       string `json:"want"`                // desired state: up or down; "" when no init is reachable
-	PID        int    `json:"pid"`                 // PID of the gateway; 0 if it does not run
-	ServedBy   string `json:"served_by,omitempty"` // gateway that serves the profile, as in the status
-	Log        string `json:"log"`
-	Problem    string `json:"problem,omitempty"` // fault in the profile's files
+	PriorState   string `json:"prior_state"`
+	Gateway      string `json:"gateway"`             // state of the gateway; "" when no init is reachable
+	DesiredState string `json:"want"`                // desired state: up or down; "" when no init is reachable
+	PID          int    `json:"pid"`                 // PID of the gateway; 0 if it does not run
+	ServedBy     string `json:"served_by,omitempty"` // gateway that serves the profile, as in the status
+	Log          string `json:"log"`
+	Problem      string `json:"problem,omitempty"` // fault in the profile's files
 }
 
 // list prints all profiles. If only is set, it prints just that profile.
@@ -335,17 +335,17 @@ func (m *profileManager) list(only string) int {
 		return m.printMissing(only, err)
 	}
 	switch one := only != ""; {
-	case !m.json:
+	case !m.printsJSON:
 		m.printRows(rows, one)
 	case one:
 		err = cmdline.WriteJSON(m.Out, rows[0], "  ")
 	default:
 		err = cmdline.WriteJSON(m.Out, rows, "  ")
 	}
-	code := m.Failed(m.doing, err)
+	code := m.ReportError(m.action, err)
 	for _, w := range warnings {
-		if only == "" && code == cmdline.Done {
-			fmt.Fprintln(m.Err, "warning:", show.Line(w.String()))
+		if only == "" && code == cmdline.ExitDone {
+			fmt.Fprintln(m.Err, "warning:", show.EscapeLine(w.String()))
 		}
 	}
 	return code
@@ -359,8 +359,8 @@ func (m *profileManager) profileRows(only string) ([]profileRow, []profiles.Warn
 		return nil, nil, err
 	}
 	var st client.Status
-	if m.cl != nil {
-		if st, err = m.cl.Status(context.Background()); err != nil {
+	if m.client != nil {
+		if st, err = m.client.Status(context.Background()); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -394,7 +394,7 @@ func (m *profileManager) profileRows(only string) ([]profileRow, []profiles.Warn
 	for i := range rows {
 		row := &rows[i]
 		s := gateways[row.Name]
-		row.Gateway, row.Want, row.PID, row.ServedBy = s.State, s.Want, s.PID, s.ServedBy
+		row.Gateway, row.DesiredState, row.PID, row.ServedBy = s.State, s.Want, s.PID, s.ServedBy
 		row.Log = m.cfg.Logs.Dir + "/" + row.Name + "/current"
 		for _, w := range warnings {
 			if w.Profile == row.Name {
@@ -412,13 +412,13 @@ func (m *profileManager) printRows(rows []profileRow, one bool) {
 	if one {
 		r := rows[0]
 		fmt.Fprintf(tw, "name\t%s\nhome\t%s\nactive\t%v\nrecorded state\t%s\ngateway\t%s\nwant\t%s\npid\t%s\nlog\t%s\n",
-			r.Name, show.Line(r.Home), r.Active, show.Line(cmp.Or(r.PriorState, "-")), cmp.Or(r.Gateway, "-"), cmp.Or(r.Want, "-"),
-			show.Number(r.PID), show.Line(r.Log))
+			r.Name, show.EscapeLine(r.Home), r.Active, show.EscapeLine(cmp.Or(r.PriorState, "-")), cmp.Or(r.Gateway, "-"), cmp.Or(r.DesiredState, "-"),
+			show.FormatNumber(r.PID), show.EscapeLine(r.Log))
 		if r.ServedBy != "" {
 			fmt.Fprintf(tw, "served by\t%s\n", r.ServedBy)
 		}
 		if r.Problem != "" {
-			fmt.Fprintf(tw, "problem\t%s\n", show.Line(r.Problem))
+			fmt.Fprintf(tw, "problem\t%s\n", show.EscapeLine(r.Problem))
 		}
 		return
 	}
@@ -431,11 +431,11 @@ func (m *profileManager) printRows(rows []profileRow, one bool) {
 	}
 	fmt.Fprintf(tw, "NAME\tGATEWAY\tPID%s\tRECORDED\tHOME\n", by("SERVED BY"))
 	for _, r := range rows {
-		name := show.Name(r.Name)
+		name := show.EscapeName(r.Name)
 		if r.Active {
 			name += " *"
 		}
-		prior := show.Name(cmp.Or(r.PriorState, "-"))
-		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, cmp.Or(r.Gateway, "-"), show.Number(r.PID), by(cmp.Or(r.ServedBy, "-")), prior, show.Line(r.Home))
+		prior := show.EscapeName(cmp.Or(r.PriorState, "-"))
+		fmt.Fprintf(tw, "%s\t%s\t%s%s\t%s\t%s\n", name, cmp.Or(r.Gateway, "-"), show.FormatNumber(r.PID), by(cmp.Or(r.ServedBy, "-")), prior, show.EscapeLine(r.Home))
 	}
 }

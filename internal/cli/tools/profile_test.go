@@ -22,13 +22,13 @@ func TestADeletionThatComesSecondSaysThatTheProfileIsGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	var said strings.Builder
-	m := &profileManager{Terminal: &cli.Terminal{Err: &said}, doing: "delete profile", store: profiles.Open(home, nil, "SOUL.md")}
+	m := &profileManager{Terminal: &cli.Terminal{Err: &said}, action: "delete profile", store: profiles.Open(home, nil, "SOUL.md")}
 	gone := m.removeTemporary(profiles.Profile{Name: "gone", Home: filepath.Join(home, "profiles", "gone")})
-	if code := m.printMissing("gone", gone); code != cmdline.Unknown || !strings.Contains(said.String(), "there is no such profile") {
+	if code := m.printMissing("gone", gone); code != cmdline.ExitUnknown || !strings.Contains(said.String(), "there is no such profile") {
 		t.Errorf("code %d, %s", code, said.String())
 	}
 	said.Reset()
-	if code := m.printMissing("other", &fs.PathError{Op: "stat", Path: "x", Err: fs.ErrNotExist}); code != cmdline.Failed || !strings.Contains(said.String(), "stat x") {
+	if code := m.printMissing("other", &fs.PathError{Op: "stat", Path: "x", Err: fs.ErrNotExist}); code != cmdline.ExitFailed || !strings.Contains(said.String(), "stat x") {
 		t.Errorf("a file of a profile is missing: code %d, %s", code, said.String())
 	}
 }

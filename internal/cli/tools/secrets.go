@@ -21,7 +21,7 @@ import (
 )
 
 // secrets are values that must not appear in any file of a bundle. unknown describes unreadable secrets, with the reasons.
-type secrets struct{ values, unknown []string }
+type secrets struct{ values, unreadable []string }
 
 // add adds each line of a value, in all forms of a file: unchanged, escaped for people, and in JSON.
 func (s *secrets) add(value string) {
@@ -29,7 +29,7 @@ func (s *secrets) add(value string) {
 		line = strings.TrimRight(line, "\r\n")
 		var doc strings.Builder
 		_ = cmdline.WriteJSON(&doc, line, "")
-		s.values = append(s.values, line, show.Line(line), strings.TrimSuffix(doc.String(), "\"\n")[1:])
+		s.values = append(s.values, line, show.EscapeLine(line), strings.TrimSuffix(doc.String(), "\"\n")[1:])
 	}
 }
 
@@ -43,16 +43,16 @@ func (b *bundle) secrets(st client.Status) (found secrets) {
 		found.add(value)
 	}
 	one, _ := readProcOne("environ")
-	variables, err := withDeadline(b.deadline.Add(-bundleTime/2), func() ([]string, error) { return serviceVariables(b.Terminal, st) })
+	variables, err := withDeadline(b.deadline.Add(-bundleTimeout/2), func() ([]string, error) { return serviceVariables(b.Terminal, st) })
 	if err != nil {
-		found.unknown = append(found.unknown, "cannot read the variables of running services: "+err.Error())
+		found.unreadable = append(found.unreadable, "cannot read the variables of running services: "+err.Error())
 	}
 	for _, pair := range slices.Concat(os.Environ(), strings.Split(string(one), "\x00"), variables) {
 		name, value, _ := strings.Cut(pair, "=")
 		add(name, value)
 	}
 	if cfg, err := b.ConfigOf(b.init); err != nil && b.init.ServicesFile != "" { // eachProfile reports this error for any other init
-		found.unknown = append(found.unknown, "cannot read the configuration: "+err.Error())
+		found.unreadable = append(found.unreadable, "cannot read the configuration: "+err.Error())
 	} else if err == nil {
 		addAll := func(env map[string]string) {
 			for name, value := range env {
@@ -70,11 +70,11 @@ func (b *bundle) secrets(st client.Status) (found secrets) {
 			addAll(r.Env)
 		}
 	}
-	of, err := withDeadline(b.deadline.Add(-bundleTime/2), b.profileSecrets)
+	of, err := withDeadline(b.deadline.Add(-bundleTimeout/2), b.profileSecrets)
 	if err != nil && !errors.Is(err, errNoAgent) {
-		of.unknown = append(of.unknown, "cannot read the .env of the profiles: "+err.Error())
+		of.unreadable = append(of.unreadable, "cannot read the .env of the profiles: "+err.Error())
 	}
-	return secrets{append(found.values, of.values...), append(found.unknown, of.unknown...)}
+	return secrets{append(found.values, of.values...), append(found.unreadable, of.unreadable...)}
 }
 
 // serviceVariables returns the environments of the running services in st, which may include variables from files. If some are
@@ -86,7 +86,7 @@ func serviceVariables(t *cli.Terminal, st client.Status) (variables []string, er
 		if s.PID == 0 {
 			continue
 		}
-		environ, failed := procusage.ReadHead(fmt.Sprintf("%s/%d/environ", root, s.PID))
+		environ, failed := procusage.ReadProcFile(fmt.Sprintf("%s/%d/environ", root, s.PID))
 		ended := errors.Is(failed, fs.ErrNotExist) || errors.Is(failed, unix.ESRCH)
 		if failed != nil && (!ended || root == "") { // without a /proc of the service, the process may still run
 			unread, err = append(unread, s.Name), failed
@@ -110,7 +110,7 @@ func (b *bundle) profileSecrets() (found secrets, err error) {
 		found.add(strings.Join(values, "\n"))
 		if err != nil || more {
 			err = cmp.Or(err, errors.New("it has too many"))
-			found.unknown = append(found.unknown, fmt.Sprintf("cannot take all secrets of the .env of %s: %v", p.Name, err))
+			found.unreadable = append(found.unreadable, fmt.Sprintf("cannot take all secrets of the .env of %s: %v", p.Name, err))
 		}
 	})
 	return found, err

@@ -14,10 +14,10 @@ type seedReport struct {
 }
 
 var seedVerb = cli.Verb{
-	Name: "seed", Doing: "keep the data directory", Args: "[--to FILE] [--json]",
+	Name: "seed", Action: "keep the data directory", Args: "[--to FILE] [--json]",
 	Summary: "for the build of an image: keep what the first boot has made of the empty data directory",
 	Run: func(t *cli.Terminal, c *cli.Call) int {
-		to := c.Flags.String("to", boot.Seed, "file to keep it in; hinit looks at the default")
+		to := c.Flags.String("to", boot.SeedFile, "file to keep it in; hinit looks at the default")
 		if _, code, ok := c.Parse(t, 0, 0); !ok {
 			return code
 		}
@@ -25,10 +25,10 @@ var seedVerb = cli.Verb{
 		cfg, err := t.Config()
 		if err == nil {
 			var steps []string
-			steps, err = keep.Save(cfg.Home, *to)
+			steps, err = keep.SaveSeed(cfg.Home, *to)
 			kept.Steps = append(kept.Steps, steps...)
 		}
-		return t.Show(c, kept, err, func() {
+		return t.ShowResult(c, kept, err, func() {
 			if len(kept.Steps) == 0 {
 				fmt.Fprintln(t.Out, "nothing is kept: no boot step with inputs has run")
 			}

@@ -28,26 +28,26 @@ import (
 )
 
 var shellVerb = cli.Verb{
-	Name: "shell", Summary: "open a shell as a service: its user, environment and directory", Doing: "open a shell", Args: "NAME [-- COMMAND...]",
-	Run: withWords(1, -1, shell),
+	Name: "shell", Summary: "open a shell as a service: its user, environment and directory", Action: "open a shell", Args: "NAME [-- COMMAND...]",
+	Run: withArgs(1, -1, runShell),
 }
 
-func shell(t *cli.Terminal, c *cli.Call, words []string) int {
+func runShell(t *cli.Terminal, c *cli.Call, words []string) int {
 	doing := fmt.Sprintf("open a shell of %q", words[0])
 	names, err := t.SelectServices(c, words[:1], "")
 	if err == nil && len(names) != 1 {
 		err = fmt.Errorf("%d services match, name one of them", len(names))
 	}
 	if err != nil {
-		return t.Failed(doing, err)
+		return t.ReportError(doing, err)
 	}
 	st, err := t.Status(names[0])
 	if err != nil {
-		return t.Failed(doing, err)
+		return t.ReportError(doing, err)
 	}
 	spec, err := serviceSpec(t, st.Init, st.Services[0])
 	if err != nil {
-		return t.Failed(doing, err)
+		return t.ReportError(doing, err)
 	}
 	command := words[1:]
 	if len(command) == 0 {
@@ -59,7 +59,7 @@ func shell(t *cli.Terminal, c *cli.Call, words []string) int {
 	spec.Argv = isolation.Wrap(spec.Argv, command)
 	x, err := runOnTerminal(t, spec)
 	if err != nil {
-		return t.Failed(doing, err)
+		return t.ReportError(doing, err)
 	}
 	if x.Signal != 0 {
 		return 128 + x.Signal
@@ -85,7 +85,7 @@ func serviceSpec(t *cli.Terminal, init client.Init, s client.Service) (spec proc
 	if err := adoptEnviron(t, init.PID); err != nil {
 		return spec, err
 	}
-	agent, env := boot.CallerAsAgent(), boot.OuterEnv()
+	agent, env := boot.CallerAsAgent(), boot.InheritedEnv()
 	if !plain {
 		if agent, err = lookup.Agent(cfg); err != nil {
 			return spec, err
@@ -155,8 +155,8 @@ func adoptEnviron(t *cli.Terminal, pid int) error {
 	return nil
 }
 
-// maxRun is the maximum number of bytes of a slot's run script.
-const maxRun = 64 << 10
+// maxRunScript is the maximum number of bytes of a slot's run script.
+const maxRunScript = 64 << 10
 
 // exportsOf returns the variables that the run script in a gateway's slot exports, as PID 1 would read them. Without s6 it
 // returns none.
@@ -171,7 +171,7 @@ func exportsOf(t *cli.Terminal, as *fsutil.Actor, name string) (map[string]strin
 		return nil, err
 	}
 	defer dir.Close()
-	script, err := dir.ReadFile(formats.RunFile, maxRun)
+	script, err := dir.ReadFile(formats.RunFile, maxRunScript)
 	exports, _ := formats.Exports(script)
 	return exports, err
 }
@@ -194,7 +194,7 @@ func runOnTerminal(t *cli.Terminal, spec proc.Spec) (proc.Exit, error) {
 	if err != nil {
 		return proc.Exit{}, err
 	}
-	relayed := pty.Relay(t.In, t.Raw(), near)
+	relayed := pty.Relay(t.In, t.RawOutput(), near)
 	x, err := child.Wait()
 	return x, cmp.Or(err, relayed)
 }

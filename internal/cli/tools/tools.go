@@ -16,12 +16,12 @@ import (
 
 // Main runs the verb that the arguments name, and returns the exit code.
 func Main(args []string) int {
-	return cmdline.WithOutput(func(out io.Writer) int { return cli.NewTerminal(out).Run(args, allVerbs()) })
+	return cmdline.RunWithOutput(func(out io.Writer) int { return cli.NewTerminal(out).Run(args, allVerbs()) })
 }
 
-// withWords returns the Run function of a verb without flags. It parses the arguments, at least atLeast and at most atMost words,
+// withArgs returns the Run function of a verb without flags. It parses the arguments, at least atLeast and at most atMost words,
 // and calls run with them.
-func withWords(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
+func withArgs(atLeast, atMost int, run func(t *cli.Terminal, c *cli.Call, words []string) int) func(*cli.Terminal, *cli.Call) int {
 	return func(t *cli.Terminal, c *cli.Call) int {
 		words, code, ok := c.Parse(t, atLeast, atMost)
 		if !ok {

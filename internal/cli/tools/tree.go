@@ -23,9 +23,9 @@ import (
 )
 
 var treeVerb = cli.Verb{
-	Name: "tree", Doing: "show the tree", SelectsServices: true, Args: "[NAME...] [--state STATE] [--json]",
+	Name: "tree", Action: "show the tree", SelectsServices: true, Args: "[NAME...] [--state STATE] [--json]",
 	Summary: "show the processes of each service, those that left it behind too",
-	Run:     withWords(0, -1, tree), EmptyResult: cli.EmptyList,
+	Run:     withArgs(0, -1, showTree), EmptyResult: cli.EmptyList,
 }
 
 // treeBranch contains the processes of one service, of hinit, or of the container's CMD.
@@ -47,9 +47,9 @@ type treeProcess struct {
 	Command     string  `json:"command"`      // command, with secrets hidden
 }
 
-func tree(t *cli.Terminal, c *cli.Call, names []string) int {
+func showTree(t *cli.Terminal, c *cli.Call, names []string) int {
 	branches, err := branches(t, names)
-	return t.Show(c, branches, err, func() {
+	return t.ShowResult(c, branches, err, func() {
 		width := t.TableFormat(false).Width
 		for i, b := range branches {
 			if i > 0 {
@@ -165,7 +165,7 @@ func userName(uid uint32) string {
 const maxIndentDepth = 100
 
 func (b treeBranch) print(t *cli.Terminal, width int) {
-	title := show.Name(b.Name)
+	title := show.EscapeName(b.Name)
 	switch {
 	case b.Name == "":
 		title = "of no service"
@@ -180,8 +180,8 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 	tw := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tw, "  PID\tUSER\tSTATE\tCPU\tMEMORY\tCOMMAND")
 	for _, p := range b.Processes {
-		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.Name(p.User), p.State,
-			show.Duration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", min(p.Depth, maxIndentDepth)), show.Line(p.Command))
+		fmt.Fprintf(tw, "  %d\t%s\t%s\t%s\t%.1f MB\t%s%s\n", p.PID, show.EscapeName(p.User), p.State,
+			show.FormatDuration(time.Duration(p.CPUSeconds*float64(time.Second))), float64(p.MemoryBytes)/1e6, strings.Repeat("  ", min(p.Depth, maxIndentDepth)), show.EscapeLine(p.Command))
 	}
 	_ = tw.Flush()
 	for line := range strings.Lines(text.String()) {
@@ -193,15 +193,15 @@ func (b treeBranch) print(t *cli.Terminal, width int) {
 	}
 }
 
-func isNested(pid int) bool { return len(procstat.StatusOf(strconv.Itoa(pid)).Fields("NSpid")) > 1 }
+func isNested(pid int) bool { return len(procstat.ReadStatus(strconv.Itoa(pid)).Fields("NSpid")) > 1 }
 
 var topologyVerb = cli.Verb{
-	Name: "topology", Doing: "show the topology", Args: "[" + strings.Join(client.Topologies, " | ") + "] [--dry-run] [--json]",
+	Name: "topology", Action: "show the topology", Args: "[" + strings.Join(client.TopologyModes, " | ") + "] [--dry-run] [--json]",
 	Summary: "show or change how many gateways serve the profiles",
-	Run:     topology,
+	Run:     changeTopology,
 }
 
-func topology(t *cli.Terminal, c *cli.Call) int {
+func changeTopology(t *cli.Terminal, c *cli.Call) int {
 	var how client.Topology
 	c.Flags.BoolVar(&how.DryRun, "dry-run", false, "print what it would do, and do nothing")
 	modes, code, ok := c.Parse(t, 0, 1)
@@ -209,17 +209,17 @@ func topology(t *cli.Terminal, c *cli.Call) int {
 		return code
 	}
 	if len(modes) == 1 {
-		how.Mode, c.Verb.Doing = modes[0], "change the topology"
-		if !slices.Contains(client.Topologies, how.Mode) {
-			return t.Fail(cmdline.WrongUsage, "cannot %s: expected: hinit topology %s%s", c.Doing(), c.Verb.Args, cmdline.DidYouMean(how.Mode, client.Topologies))
+		how.Mode, c.Verb.Action = modes[0], "change the topology"
+		if !slices.Contains(client.TopologyModes, how.Mode) {
+			return t.Fail(cmdline.ExitUsage, "cannot %s: expected: hinit topology %s%s", c.Action(), c.Verb.Args, cmdline.DidYouMean(how.Mode, client.TopologyModes))
 		}
 	}
 	is, err := t.Client().Topology(context.Background(), how)
-	return t.Show(c, is, err, func() {
+	return t.ShowResult(c, is, err, func() {
 		for _, step := range is.Steps {
-			fmt.Fprintln(t.Out, show.Line(step))
+			fmt.Fprintln(t.Out, show.EscapeLine(step))
 		}
-		from := cmp.Or(is.From, "default")
+		from := cmp.Or(is.DecidedBy, "default")
 		if from == ".hinit-topology" {
 			from = "asked for by hinit topology"
 		}

@@ -36,7 +36,7 @@ type Status struct {
 	agentWarnings []string // warnings that an agent can cause, in any number
 	steps         []client.BootStep
 
-	expected []*supervisor.Service
+	expectedServices []*supervisor.Service
 	// channel that is closed when expected contains the gateways, too; nil until ExpectLater is called
 	profilesExpected <-chan struct{}
 }
@@ -44,7 +44,7 @@ type Status struct {
 // hook is a running hook, with the time of its start.
 type hook struct {
 	client.BootHook
-	began time.Time
+	startedAt time.Time
 }
 
 // New returns the status of a boot that begins now.
@@ -149,9 +149,9 @@ func (s *Status) TakeOver(own, agents []string, steps []client.BootStep) {
 // SetProfiles sets how many profiles the boot is bringing up. 0 means that all are up.
 func (s *Status) SetProfiles(profiles int) { s.profilesToStart.Store(int64(profiles)) }
 
-// Profiles returns how many profiles the boot must bring up, and up, the number of those that have a gateway. It returns nil
-// unless the boot is bringing up profiles now.
-func (s *Status) Profiles(up int) *client.BootProfiles {
+// ProfilesProgress returns how many profiles the boot must bring up, and up, the number of those that have a gateway. It returns
+// nil unless the boot is bringing up profiles now.
+func (s *Status) ProfilesProgress(up int) *client.BootProfiles {
 	found := int(s.profilesToStart.Load())
 	if found == 0 {
 		return nil
@@ -163,7 +163,7 @@ func (s *Status) Profiles(up int) *client.BootProfiles {
 func (s *Status) SetExpected(services []*supervisor.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.expected = services
+	s.expectedServices = services
 }
 
 // ExpectLater adds services to the expected ones as soon as the function look returns them. It calls look in a goroutine,
@@ -171,17 +171,17 @@ func (s *Status) SetExpected(services []*supervisor.Service) {
 func (s *Status) ExpectLater(find func() []*supervisor.Service) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.profilesExpected = guard.Begin("looking at the profiles during the boot", func() {
+	s.profilesExpected = guard.GoWithDone("looking at the profiles during the boot", func() {
 		found := find()
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.expected = append(found, s.expected...)
+		s.expectedServices = append(found, s.expectedServices...)
 	})
 }
 
-// Expected returns the services that the boot will register, as far as they are known. If all is set, it first waits for the
-// function of ExpectLater, the end of the boot, or the end of ctx.
-func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
+// ExpectedServices returns the services that the boot will register, as far as they are known. If all is set, it first waits for
+// the function of ExpectLater, the end of the boot, or the end of ctx.
+func (s *Status) ExpectedServices(ctx context.Context, all bool) []*supervisor.Service {
 	s.mu.Lock()
 	looked := s.profilesExpected // nil if ExpectLater was not called; a nil channel blocks for ever
 	s.mu.Unlock()
@@ -194,7 +194,7 @@ func (s *Status) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.expected)
+	return slices.Clone(s.expectedServices)
 }
 
 // SetHookCount sets how many hooks will run.
@@ -208,22 +208,22 @@ func (s *Status) HookBegins(name string, number int) {
 // HooksEnd records that all hooks have ended.
 func (s *Status) HooksEnd() { s.hook.Store(nil) }
 
-// Hook returns the running hook, or nil if no hook is running.
-func (s *Status) Hook() *client.BootHook {
+// HookProgress returns the running hook, or nil if no hook is running.
+func (s *Status) HookProgress() *client.BootHook {
 	running := s.hook.Load()
 	if running == nil {
 		return nil
 	}
 	h := running.BootHook
-	h.Seconds = time.Since(running.began).Seconds()
+	h.Seconds = time.Since(running.startedAt).Seconds()
 	return &h
 }
 
-// DuringHook names the running hook, for the end of a log message: " while booting: hook 1 of 2 (update.sh), 3s". It returns ""
+// HookText names the running hook, for the end of a log message: " while booting: hook 1 of 2 (update.sh), 3s". It returns ""
 // if no hook is running.
-func (s *Status) DuringHook() string {
-	if hook := s.Hook(); hook != nil {
-		return " while booting" + show.Hook(hook)
+func (s *Status) HookText() string {
+	if hook := s.HookProgress(); hook != nil {
+		return " while booting" + show.HookText(hook)
 	}
 	return ""
 }

@@ -86,14 +86,14 @@ func TestARequestForAllServicesWaitsUntilTheProfilesAreRead(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if got := s.Expected(ctx, true); len(got) != 1 || ctx.Err() == nil {
+		if got := s.ExpectedServices(ctx, true); len(got) != 1 || ctx.Err() == nil {
 			t.Errorf("while the volume hangs: %d services, %v", len(got), ctx.Err())
 		}
-		if got := s.Expected(t.Context(), false); len(got) != 1 {
+		if got := s.ExpectedServices(t.Context(), false); len(got) != 1 {
 			t.Errorf("without waiting: %d services", len(got))
 		}
 		go func() { time.Sleep(time.Second); close(free) }()
-		if got := s.Expected(t.Context(), true); len(got) != 2 || got[0].Name != "gateway-coder" {
+		if got := s.ExpectedServices(t.Context(), true); len(got) != 2 || got[0].Name != "gateway-coder" {
 			t.Errorf("afterwards: %+v", got)
 		}
 		s.End()
@@ -106,27 +106,27 @@ func TestARequestForAllServicesWaitsUntilTheProfilesAreRead(t *testing.T) {
 func TestTheHookThatRunsIsShown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := bootstatus.New()
-		if s.Hook() != nil {
+		if s.HookProgress() != nil {
 			t.Error("no hook runs")
 		}
 		s.SetHookCount(2)
 		s.HookBegins("update.sh", 1)
 		time.Sleep(3 * time.Second)
-		if h := s.Hook(); h == nil || *h != (client.BootHook{Name: "update.sh", Number: 1, Total: 2, Seconds: 3}) {
+		if h := s.HookProgress(); h == nil || *h != (client.BootHook{Name: "update.sh", Number: 1, Total: 2, Seconds: 3}) {
 			t.Errorf("got %+v", h)
 		}
-		if during := s.DuringHook(); during != " while booting: hook 1 of 2 (update.sh), 3s" {
+		if during := s.HookText(); during != " while booting: hook 1 of 2 (update.sh), 3s" {
 			t.Errorf("got %q", during)
 		}
 		s.HooksEnd()
-		if s.Hook() != nil || s.DuringHook() != "" {
+		if s.HookProgress() != nil || s.HookText() != "" {
 			t.Error("the hook has ended")
 		}
-		if s.Profiles(3) != nil {
+		if s.ProfilesProgress(3) != nil {
 			t.Error("the profiles are not read")
 		}
 		s.SetProfiles(10)
-		if b := s.Profiles(30); *b != (client.BootProfiles{Profiles: 10, Done: 10}) {
+		if b := s.ProfilesProgress(30); *b != (client.BootProfiles{Profiles: 10, Done: 10}) {
 			t.Errorf("got %+v", b)
 		}
 	})

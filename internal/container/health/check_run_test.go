@@ -23,7 +23,7 @@ func (noLogs) Pipes(string) (stdout, stderr *os.File, err error) {
 }
 func (noLogs) Tail(_ string, done func([]string)) { done(nil) }
 
-func supervise(t *testing.T) *supervisor.Loop {
+func startTestLoop(t *testing.T) *supervisor.Loop {
 	t.Helper()
 	procs, err := proc.New()
 	if err != nil {
@@ -32,7 +32,7 @@ func supervise(t *testing.T) *supervisor.Loop {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, syscall.SIGCHLD)
 	loop := supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: noLogs{}, SIGCHLD: children, MuteSIGCHLD: proc.SIGCHLDSwitch(), OnSignal: func(os.Signal) supervisor.Event { return nil },
+		Procs: procs, Logs: noLogs{}, SIGCHLD: children, MuteSIGCHLD: proc.SIGCHLDSilencer(), OnSignal: func(os.Signal) supervisor.Event { return nil },
 	})
 	go loop.Run()
 	t.Cleanup(func() {
@@ -44,7 +44,7 @@ func supervise(t *testing.T) *supervisor.Loop {
 }
 
 func TestAnExecCheckIsRunToItsEnd(t *testing.T) {
-	h := &Health{options: Options{Loop: supervise(t)}}
+	h := &Health{options: Options{Loop: startTestLoop(t)}}
 	for _, tt := range []struct {
 		script string
 		code   int
@@ -65,7 +65,7 @@ func TestAnExecCheckIsRunToItsEnd(t *testing.T) {
 }
 
 func TestAnExecCheckEndsInItsTime(t *testing.T) {
-	h := &Health{options: Options{Loop: supervise(t)}}
+	h := &Health{options: Options{Loop: startTestLoop(t)}}
 	ctx, done := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer done()
 	spec := proc.Spec{Argv: []string{"sh", "-c", "sleep 60 & wait"}, Env: os.Environ()}
@@ -84,7 +84,7 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 // A check that was too slow runs again at once if its period equals its timeout. The second run must give its own answer, not
 // "exit code 137" from the kill of the first process. Otherwise one slow answer counts as two, and the service is restarted.
 func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
-	h := &Health{options: Options{Loop: supervise(t)}}
+	h := &Health{options: Options{Loop: startTestLoop(t)}}
 	for range 20 {
 		ctx, done := context.WithTimeout(t.Context(), 10*time.Millisecond)
 		_, _, _ = h.RunCheck(ctx, "check/web/ask", proc.Spec{Argv: []string{"sleep", "60"}, Env: os.Environ()})
@@ -99,7 +99,7 @@ func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
 // A check must succeed although it leaves a process behind that ignores SIGTERM. The answer must not wait for the end of that
 // process, and the next run must not get the exit code of its kill.
 func TestAnExecCheckThatLeavesAStubbornProcessAnswers(t *testing.T) {
-	h := &Health{options: Options{Loop: supervise(t)}}
+	h := &Health{options: Options{Loop: startTestLoop(t)}}
 	for range 3 {
 		spec := proc.Spec{Argv: []string{"sh", "-c", "trap '' TERM; sleep 60 & echo fine"}, Env: os.Environ()}
 		code, last, err := h.RunCheck(t.Context(), "check/web/ask", spec)
@@ -112,7 +112,7 @@ func TestAnExecCheckThatLeavesAStubbornProcessAnswers(t *testing.T) {
 // TestOneStrangerAMinute checks that hinit reports at most one notification of an unknown process per minute. A process
 // that sends them in a loop must not fill the history.
 func TestOneStrangerAMinute(t *testing.T) {
-	h := &Health{options: Options{Loop: supervise(t)}}
+	h := &Health{options: Options{Loop: startTestLoop(t)}}
 	for pid := range 5 {
 		h.reportUnknownSender("web", pid+100)
 	}
@@ -134,7 +134,7 @@ func TestOneStrangerAMinute(t *testing.T) {
 // The search for shared memory must get the profile of each gateway, because a daemon that docker exec left behind is assigned
 // by profile.
 func TestTheSearchForSharedMemoryKnewNoProfile(t *testing.T) {
-	loop := supervise(t)
+	loop := startTestLoop(t)
 	unit := supervisor.Unit{Name: "gateway-coder", Profile: "coder", Kind: supervisor.KindGateway, Spec: proc.Spec{Argv: []string{"true"}}}
 	if err := loop.Register(t.Context(), unit, supervisor.WantDown); err != nil {
 		t.Fatal(err)

@@ -41,15 +41,15 @@ import (
 
 // Options are the parts of hinit that a Health calls. Any goroutine may call the functions.
 type Options struct {
-	Config       func() *config.Config
-	Loop         *supervisor.Loop
-	Store        *profiles.Store
-	Agent        boot.Agent
-	ServicesOnly bool                                // hinit is a plain supervisor, which has no gateways
-	Log          func(service string) *logrotate.Log // returns the log of a service, or nil
-	SocketDir    func() string                       // returns the directory for sockets of services; "" for none
-	Warn         func(format string, args ...any)    // writes a warning, which the status also shows
-	Lease        func(words string)                  // receives each message of the lease program about the lease
+	Config         func() *config.Config
+	Loop           *supervisor.Loop
+	Store          *profiles.Store
+	Agent          boot.Agent
+	ServicesOnly   bool                                // hinit is a plain supervisor, which has no gateways
+	ServiceLog     func(service string) *logrotate.Log // returns the log of a service, or nil
+	SocketDir      func() string                       // returns the directory for sockets of services; "" for none
+	Warn           func(format string, args ...any)    // writes a warning, which the status also shows
+	OnLeaseMessage func(words string)                  // receives each message of the lease program about the lease
 }
 
 // Health watches the health of all services. Any goroutine may call its methods.
@@ -60,11 +60,11 @@ type Health struct {
 
 	options Options
 
-	checks *probe.Prober
-	deaf   *probe.DeafWatch
-	memory *memoryWatch
-	quota  quotaWatch
-	notify *notify.Hub
+	checks    *probe.Prober
+	deafWatch *probe.DeafWatch
+	memory    *memoryWatch
+	quota     quotaWatch
+	notify    *notify.Hub
 
 	lastUnknownSender atomic.Int64 // time of the last report of reportUnknownSender, in nanoseconds since 1970
 }
@@ -74,29 +74,29 @@ func New(o Options) *Health {
 	h := &Health{options: o}
 	h.notify = notify.New(h.handleMessage)
 	h.checks = probe.New(probe.Options{
-		Snapshot: o.Loop.Snapshot, Changed: o.Loop.Changed, Ended: o.Loop.Ended(), Post: o.Loop.Post,
+		Snapshot: o.Loop.Snapshot, SnapshotChanged: o.Loop.Changed, SupervisorEnded: o.Loop.Ended(), Post: o.Loop.Post,
 		Env: func(profile string) (map[string]string, error) { return o.Store.Env(cmp.Or(profile, profiles.Default)) },
 		State: func(profile string) (profiles.State, error) {
-			return stateOfRun(o.Loop.Snapshot().Find(profiles.SlotName(profile)), profile, o.Store.ReadState)
+			return readRunState(o.Loop.Snapshot().Find(profiles.SlotName(profile)), profile, o.Store.ReadState)
 		},
-		Watch: func(service string, seen func([]byte)) {
-			if l := o.Log(service); l != nil {
-				l.Watch(seen)
+		WatchLog: func(service string, seen func([]byte)) {
+			if l := o.ServiceLog(service); l != nil {
+				l.SetWatcher(seen)
 			}
 		},
 		ReadMessages: h.notify.Drain,
-		Deafness:     func(service string) (probe.Deafness, bool) { return h.deaf.Deafness(service) },
+		Deafness:     func(service string) (probe.Deafness, bool) { return h.deafWatch.Deafness(service) },
 		Run:          h.RunCheck,
 	})
 	meter := sync.OnceValue(proc.NewMemoryMeter) // only a limit needs the meter
 	h.memory = &memoryWatch{
-		loop: o.Loop, container: proc.ReadContainerMemory, search: h.sharedMemory,
-		measure: func(mains []int) (found []proc.Memory) {
-			blocking.Run(blocking.Short, func() { found = meter().Measure(mains) })
+		loop: o.Loop, containerMemory: proc.ReadContainerMemory, measureShared: h.sharedMemory,
+		measureServices: func(mains []int) (found []proc.Memory) {
+			blocking.Run(blocking.ShortCalls, func() { found = meter().Measure(mains) })
 			return found
 		},
 	}
-	h.deaf = h.newDeafWatch()
+	h.deafWatch = h.newDeafWatch()
 	h.Configure(o.Config())
 	return h
 }
@@ -106,7 +106,7 @@ func New(o Options) *Health {
 func (h *Health) Configure(cfg *config.Config) {
 	h.memory.configure(cfg)
 	if !h.options.ServicesOnly { // a plain supervisor has no gateways
-		h.deaf.Configure(cfg.DeafOf("").CheckPeriod, func(v *supervisor.Service) config.Deaf { return cfg.DeafOf(v.Profile) })
+		h.deafWatch.Configure(cfg.DeafDetectionOf("").CheckPeriod, func(v *supervisor.Service) config.DeafDetection { return cfg.DeafDetectionOf(v.Profile) })
 	}
 	h.watchQuotas(cfg)
 }
@@ -140,7 +140,7 @@ func (h *Health) SetChecks(u *supervisor.Unit) {
 		t.Actor = h.actorOf(u.Spec.Cred)
 		vars := map[string]string{}
 		t.Env = cfg.Services[u.Name].Env
-		t.AgentInfluences = !h.options.ServicesOnly && h.options.Agent.RunsAs(u.Spec.Cred)
+		t.MayUseAgentEnv = !h.options.ServicesOnly && h.options.Agent.RunsAs(u.Spec.Cred)
 		if u.Kind == supervisor.KindGateway {
 			t.Env = maps.Clone(cfg.Agent.Env)
 			maps.Copy(t.Env, cfg.Profiles.Overrides[u.Profile].Env)
@@ -150,38 +150,38 @@ func (h *Health) SetChecks(u *supervisor.Unit) {
 		}
 		t.Expand = func(text string) string { return cfg.ExpandString(text, vars) }
 	}
-	h.checks.Set(u.Name, t)
+	h.checks.SetChecks(u.Name, t)
 }
 
 // actorOf returns the user of a service. The checks of the service access files with this user's rights.
 func (h *Health) actorOf(cred *proc.Cred) *fsutil.Actor {
 	switch {
 	case cred == nil:
-		return fsutil.Self().Limited(blocking.Volume)
+		return fsutil.ProcessActor().WithPool(blocking.Volume)
 	case h.options.Agent.RunsAs(cred):
-		return h.options.Agent.Actor.Limited(blocking.Volume)
+		return h.options.Agent.Actor.WithPool(blocking.Volume)
 	}
-	return fsutil.NewActor(*cred).Limited(blocking.Volume)
+	return fsutil.NewActor(*cred).WithPool(blocking.Volume)
 }
 
 // StatusRemark returns a remark on a running service for the status, or "".
 func (h *Health) StatusRemark(v *supervisor.Service) string {
-	if d, deaf := h.deaf.Deafness(v.Name); deaf && isDeafNow(v, d) {
+	if d, deaf := h.deafWatch.Deafness(v.Name); deaf && isDeafNow(v, d) {
 		return probe.DeafPrefix + d.Why
 	}
-	return cmp.Or(h.quota.notes.get(v.Name), h.quota.shareNotes.get(v.Name), h.memory.notes.get(v.Name))
+	return cmp.Or(h.quota.statusNotes.get(v.Name), h.quota.shareNotes.get(v.Name), h.memory.statusNotes.get(v.Name))
 }
 
 // RecordHeartbeat records that the gateway of a profile has written its state file.
-func (h *Health) RecordHeartbeat(profile string) { h.deaf.RecordHeartbeat(profile) }
+func (h *Health) RecordHeartbeat(profile string) { h.deafWatch.RecordHeartbeat(profile) }
 
 // ResumeDeafSearch resumes the search for deaf gateways, because a service has written output.
-func (h *Health) ResumeDeafSearch() { h.deaf.Resume() }
+func (h *Health) ResumeDeafSearch() { h.deafWatch.Resume() }
 
 // Drop ends the checks of a removed service, and closes its notification socket.
 func (h *Health) Drop(service string) {
-	h.checks.Drop(service)
-	h.notify.Drop(service)
+	h.checks.RemoveChecks(service)
+	h.notify.CloseSocket(service)
 }
 
 // Handover is the state that a Health passes to the next program when PID 1 re-executes itself.
@@ -206,7 +206,7 @@ func (h *Health) TakeOver(old Handover, services *supervisor.Handover) {
 		h.SetChecks(u.Unit)
 	}
 	h.notify.TakeOver(old.Notify) // the sockets come last, because their messages go to the checks
-	h.deaf.Resume()
+	h.deafWatch.Resume()
 }
 
 // PauseChecksUntil pauses the checks of a service. The zero time ends the pause and runs the checks now.
@@ -229,20 +229,20 @@ func (h *Health) Checks(v *supervisor.Service) []client.Check {
 		p := &found.Checks[i]
 		c := client.Check{Name: p.Rule.Name, Kind: p.Rule.Kind, Type: types[i], State: string(p.Verdict), Since: p.Since, Answer: p.Answer, Failures: p.Failures(), Failed: p.Verdict == probe.Failing}
 		if found.IsOnHold(i) && p.Verdict == probe.Pending {
-			c.State = client.CheckHeld
+			c.State = client.CheckOnHold
 		}
 		if !found.Paused.IsZero() {
 			c.State, c.Failed = client.CheckPaused, false
 		}
 		if !p.LastResultAt.IsZero() {
-			c.At = &p.LastResultAt
+			c.AnsweredAt = &p.LastResultAt
 		}
 		out[i] = c
 	}
 	return append(out, deaf...)
 }
 
-func stateOfRun(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
+func readRunState(s *supervisor.Service, profile string, read func(string) (profiles.State, error)) (profiles.State, error) {
 	st, err := read(profile)
 	if st.StartTime != 0 && s != nil && s.PID != 0 && !proc.InRun(st.PID, st.StartTime, s.PID) {
 		return profiles.State{}, errors.New(profiles.StateFile + " says nothing of this run yet")
@@ -255,9 +255,9 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 	children := make(chan os.Signal, 1)
 	signal.Notify(children, unix.SIGCHLD)
 	return probe.NewDeafWatch(probe.DeafOptions{
-		Snapshot: h.options.Loop.Snapshot, Ended: h.options.Loop.Ended(), Children: children, Post: h.options.Loop.Post,
+		Snapshot: h.options.Loop.Snapshot, SupervisorEnded: h.options.Loop.Ended(), Children: children, Post: h.options.Loop.Post,
 		Lines: func(service string) uint64 {
-			if l := h.options.Log(service); l != nil {
+			if l := h.options.ServiceLog(service); l != nil {
 				return l.Stats().Lines
 			}
 			return 0
@@ -282,7 +282,7 @@ func isDeafNow(v *supervisor.Service, d probe.Deafness) bool {
 
 // deafCheck returns the entry of a deaf gateway for the checks in the status. The list is empty for any other service.
 func (h *Health) deafCheck(v *supervisor.Service) []client.Check {
-	d, deaf := h.deaf.Deafness(v.Name)
+	d, deaf := h.deafWatch.Deafness(v.Name)
 	if !deaf || !isDeafNow(v, d) {
 		return nil
 	}
@@ -292,10 +292,10 @@ func (h *Health) deafCheck(v *supervisor.Service) []client.Check {
 }
 
 const (
-	// checkOutput is the maximum number of bytes that hinit reads from an exec check. A check that writes more gets SIGPIPE.
-	checkOutput = 64 << 10
-	// checkGrace is the time between SIGTERM and SIGKILL for the leftover processes of a check.
-	checkGrace = 100 * time.Millisecond
+	// maxCheckOutput is the maximum number of bytes that hinit reads from an exec check. A check that writes more gets SIGPIPE.
+	maxCheckOutput = 64 << 10
+	// checkKillGrace is the time between SIGTERM and SIGKILL for the leftover processes of a check.
+	checkKillGrace = 100 * time.Millisecond
 )
 
 // RunCheck runs an exec check once, as a task of the supervisor, for [probe.Options].Run. It returns the exit code and the
@@ -314,7 +314,7 @@ func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	}
 	read := make(chan string, 1)
 	guard.Go("reading the output of a check", func() {
-		data, _ := io.ReadAll(io.LimitReader(r, checkOutput)) // if the deadline passes, use the bytes that were read until then
+		data, _ := io.ReadAll(io.LimitReader(r, maxCheckOutput)) // if the deadline passes, use the bytes that were read until then
 		_ = r.Close()
 		lines := bytes.Split(bytes.TrimSpace(data), []byte("\n"))
 		read <- strings.TrimSpace(string(lines[len(lines)-1]))
@@ -324,7 +324,7 @@ func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	// needs the pipe, and the code below must end a check that starts late.
 	err = h.options.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: w},
-		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkGrace},
+		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkKillGrace},
 	}, supervisor.WantUp)
 	_ = w.Close()
 	if err != nil {
@@ -339,6 +339,6 @@ func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (cod
 	if err != nil {
 		return 0, "", err
 	}
-	_ = r.SetReadDeadline(time.Now().Add(checkGrace)) // a leftover process of the check may hold the pipe open
+	_ = r.SetReadDeadline(time.Now().Add(checkKillGrace)) // a leftover process of the check may hold the pipe open
 	return code, <-read, nil
 }

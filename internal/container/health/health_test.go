@@ -23,7 +23,7 @@ func TestAStateCheckTakesNoFileOfAnotherRun(t *testing.T) {
 		{"of another process", profiles.State{PID: os.Getppid(), StartTime: started}, false},
 		{"of an agent that names none", profiles.State{}, true},
 	} {
-		_, err := stateOfRun(&supervisor.Service{PID: os.Getpid()}, "", func(string) (profiles.State, error) { return tt.st, nil })
+		_, err := readRunState(&supervisor.Service{PID: os.Getpid()}, "", func(string) (profiles.State, error) { return tt.st, nil })
 		if good := err == nil; good != tt.good {
 			t.Errorf("%s: %v", tt.name, err)
 		}

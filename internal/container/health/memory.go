@@ -35,38 +35,38 @@ type memoryLoop interface {
 // memory is tight, all services that it may end. It reports an exceeded limit once, and again after a re-execution. Its
 // goroutine starts with the first limit. A second goroutine searches for shared memory. Any goroutine may call its methods.
 type memoryWatch struct {
-	loop      memoryLoop
-	container func() proc.ContainerMemory // returns the container's memory and its limit
-	lastUsage map[string]usageSample      // last measurement of each service, only while memory is tight
+	loop            memoryLoop
+	containerMemory func() proc.ContainerMemory // returns the container's memory and its limit
+	lastUsage       map[string]usageSample      // last measurement of each service, only while memory is tight
 	// returns the memory of the services with these main PIDs
-	measure         func(mains []int) []proc.Memory
-	lastMessages    map[string]string                   // last message by service and kind, see isNewMessage; only for existing services
-	search          func() []boot.Measurement           // measures shared memory of services, which may take seconds
-	sharedMemory    sharedMap[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
-	searchedAt      time.Time                           // start of the last search
-	changedStartsAt time.Time                           // time of the last change between refused and allowed starts
-	memoryBefore    sharedMap[string, uint64]           // memory of gateways before this boot, by service; nil if unknown
-	limits          atomic.Pointer[config.Config]
-	notes           sharedMap[string, string]
-	started         atomic.Bool
+	measureServices    func(mains []int) []proc.Memory
+	lastMessages       map[string]string                   // last message by service and kind, see isNewMessage; only for existing services
+	measureShared      func() []boot.Measurement           // measures shared memory of services, which may take seconds
+	sharedMemory       atomicMap[uint64, boot.Measurement] // result of the last search, by run; only while memory is tight
+	sharedMeasuredAt   time.Time                           // start of the last search
+	changedStartsAt    time.Time                           // time of the last change between refused and allowed starts
+	previousBootMemory atomicMap[string, uint64]           // memory of gateways before this boot, by service; nil if unknown
+	config             atomic.Pointer[config.Config]
+	statusNotes        atomicMap[string, string]
+	started            atomic.Bool
 }
 
 // configure applies the memory limits of cfg. The first limit starts the goroutine.
 func (w *memoryWatch) configure(cfg *config.Config) {
-	w.limits.Store(cfg)
+	w.config.Store(cfg)
 	limited := cfg.AnySettings(func(s *config.ProcessSettings) bool { return s.Memory.IsSet() })
-	if (limited || w.container().Limit > 0) && w.started.CompareAndSwap(false, true) {
+	if (limited || w.containerMemory().Limit > 0) && w.started.CompareAndSwap(false, true) {
 		guard.Go("watching memory", w.watch)
 	}
 }
 
-// sharedMap maps services or runs to values. Its writer replaces the whole map, so readers need no lock.
-type sharedMap[K comparable, V any] struct {
+// atomicMap maps services or runs to values. Its writer replaces the whole map, so readers need no lock.
+type atomicMap[K comparable, V any] struct {
 	atomic.Pointer[map[K]V]
 }
 
 // all returns the whole table. The caller must not change it.
-func (t *sharedMap[K, V]) all() map[K]V {
+func (t *atomicMap[K, V]) all() map[K]V {
 	if all := t.Load(); all != nil {
 		return *all
 	}
@@ -74,7 +74,7 @@ func (t *sharedMap[K, V]) all() map[K]V {
 }
 
 // get returns the value for a service, or the zero value.
-func (t *sharedMap[K, V]) get(service K) V { return t.all()[service] }
+func (t *atomicMap[K, V]) get(service K) V { return t.all()[service] }
 
 func (w *memoryWatch) watch() {
 	w.lastUsage, w.lastMessages = make(map[string]usageSample), make(map[string]string)
@@ -105,19 +105,19 @@ func (w *memoryWatch) measureAll() {
 	var services []*supervisor.Service
 	var mains []int
 	for _, v := range w.loop.Snapshot().Services {
-		if v.State == supervisor.Up && v.PID != 0 && units.SettingsOf(w.limits.Load(), v).Memory.IsSet() {
+		if v.State == supervisor.Up && v.PID != 0 && units.SettingsOf(w.config.Load(), v).Memory.IsSet() {
 			services, mains = append(services, v), append(mains, v.PID)
 		}
 	}
 	notes := make(map[string]string)
 	if len(mains) > 0 {
-		for i, m := range sumByProfile(services, w.measure(mains)) {
+		for i, m := range sumByProfile(services, w.measureServices(mains)) {
 			if note := w.checkLimit(services[i], m); note != "" {
 				notes[services[i].Name] = note
 			}
 		}
 	}
-	w.notes.Store(&notes)
+	w.statusNotes.Store(&notes)
 	maps.DeleteFunc(w.lastMessages, func(key, _ string) bool { return w.loop.Snapshot().Find(path.Dir(key)) == nil })
 }
 
@@ -141,14 +141,14 @@ func sumByProfile(services []*supervisor.Service, measured []proc.Memory) []proc
 }
 
 const (
-	above = " is above memory.warn "
-	below = " is below memory.warn again"
+	aboveLimitText = " is above memory.warn "
+	belowLimitText = " is below memory.warn again"
 )
 
 // checkLimit compares the memory of a service with its limit. Above the limit, it warns or restarts the service. It returns a
 // note for the status.
 func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note string) {
-	limit, has := units.SettingsOf(w.limits.Load(), v).Memory, m.Bytes
+	limit, has := units.SettingsOf(w.config.Load(), v).Memory, m.Bytes
 	text := "memory: " + formatBytes(has)
 	switch {
 	case !m.HasOwnCgroup:
@@ -165,14 +165,14 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 		w.loop.Post(supervisor.Unhealthy{Name: v.Name, Run: v.Run, Answer: text})
 		return text
 	case limit.WarnAbove > 0 && has >= uint64(limit.WarnAbove):
-		note = text + above + formatBytes(uint64(limit.WarnAbove))
-		if w.isNewMessage(v, "warn", above) {
+		note = text + aboveLimitText + formatBytes(uint64(limit.WarnAbove))
+		if w.isNewMessage(v, "warn", aboveLimitText) {
 			w.loop.Post(supervisor.Remark{Service: v.Name, Text: note})
 		}
 	// A warning ends only 10 % below memory.warn. Otherwise a service near the limit would cause many warnings.
-	case limit.WarnAbove > 0 && has < uint64(limit.WarnAbove)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, above):
-		w.isNewMessage(v, "warn", below)
-		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + below})
+	case limit.WarnAbove > 0 && has < uint64(limit.WarnAbove)/10*9 && w.lastMessages[v.Name+"/warn"] == fmt.Sprint(v.Run, aboveLimitText):
+		w.isNewMessage(v, "warn", belowLimitText)
+		w.loop.Post(supervisor.Remark{Service: v.Name, Text: text + belowLimitText})
 	}
 	return note
 }
@@ -196,65 +196,65 @@ func formatBytes(n uint64) string {
 // Thresholds in percent of the container's memory limit. Only stallPercent is in percent of time: processes stall while they
 // wait for the kernel to free memory (PSI).
 const (
-	stalledRefuseAt = 80   // percentage of used memory for refusing starts if processes stall, or if starts are already refused
-	refuseAt        = 90   // percentage of used memory for refusing starts in any case
-	stalledShedAt   = 90   // percentage of used memory for ending a service if processes stall
-	shedAt          = 95   // percentage of used memory for ending a service in any case
-	stallPercent    = 10.0 // percentage of time that processes wait for memory; above it, they stall
+	stalledRefusePercent = 80   // percentage of used memory for refusing starts if processes stall, or if starts are already refused
+	refusePercent        = 90   // percentage of used memory for refusing starts in any case
+	stalledShedPercent   = 90   // percentage of used memory for ending a service if processes stall
+	shedPercent          = 95   // percentage of used memory for ending a service in any case
+	stallPercent         = 10.0 // percentage of time that processes wait for memory; above it, they stall
 
 	// pressurePeriod is the time between two measurements of the container while memory is tight.
 	pressurePeriod = time.Second
-	// searchPeriod is the minimum time between two searches for shared memory.
-	searchPeriod = 10 * time.Second
+	// sharedMemoryPeriod is the minimum time between two searches for shared memory.
+	sharedMemoryPeriod = 10 * time.Second
 )
 
-// pressure is the input of decideShedding: the container's memory, and the services that hinit may end or delay.
-type pressure struct {
+// memoryPressure is the input of decideShedding: the container's memory, and the services that hinit may end or delay.
+type memoryPressure struct {
 	container     proc.ContainerMemory
 	startsRefused bool   // starts are currently refused
-	unowned       uint64 // used memory that belongs to no service
-	services      []candidate
+	unownedBytes  uint64 // used memory that belongs to no service
+	services      []shedCandidate
 }
 
-// candidate is a service that hinit may end, or whose start it may delay, to save memory.
-type candidate struct {
-	name            string
-	priority        int           // a service with a higher priority is ended later
-	idle            time.Duration // time since the service last used the processor
-	bytes           uint64        // memory of the service; if it is not running, its memory at the last measurement
-	hides           string        // why the service may have memory that hinit can't see; "" if hinit sees all its memory
-	running, isHeld bool
-	ending          bool
+// shedCandidate is a service that hinit may end, or whose start it may delay, to save memory.
+type shedCandidate struct {
+	name                    string
+	priority                int           // a service with a higher priority is ended later
+	idle                    time.Duration // time since the service last used the processor
+	bytes                   uint64        // memory of the service; if it is not running, its memory at the last measurement
+	hiddenMemoryReason      string        // why the service may have memory that hinit can't see; "" if hinit sees all its memory
+	running, isStartDelayed bool
+	isEnding                bool
 }
 
-// decision is the result of [decideShedding]: a service to end because memory is short, and a waiting service to start.
-type decision struct {
-	refuseStarts bool
-	unowned      bool   // most memory in use belongs to no service, so hinit ends only services that may have hidden memory
-	shed, admit  string // the service to end, and the service to start; "" for none
-	hides        string // why the service to end may have memory that hinit can't see
+// shedDecision is the result of [decideShedding]: a service to end because memory is short, and a waiting service to start.
+type shedDecision struct {
+	refuseStarts                 bool
+	mostlyUnowned                bool   // most memory in use belongs to no service, so hinit ends only services that may have hidden memory
+	serviceToEnd, serviceToStart string // the service to end, and the service to start; "" for none
+	hiddenMemoryReason           string // why the service to end may have memory that hinit can't see
 }
 
 // decideShedding chooses at most one service to end, and one to start. It ends the service from chooseVictim, unless an earlier
 // one is still ending. If most memory in use belongs to no service, it ends only a service that may hide memory. It starts the
 // most important waiting service whose memory fits.
-func decideShedding(p pressure) (d decision) {
+func decideShedding(p memoryPressure) (d shedDecision) {
 	c := p.container
 	if c.Limit == 0 {
 		return d
 	}
 	share := float64(c.Used) / float64(c.Limit) * 100
 	stalled := c.Stalled >= stallPercent
-	d.refuseStarts = share >= refuseAt || share >= stalledRefuseAt && (p.startsRefused || stalled)
-	d.unowned = d.refuseStarts && p.unowned > c.Used/2
-	ending := slices.ContainsFunc(p.services, func(s candidate) bool { return s.ending })
-	if (share >= shedAt || share >= stalledShedAt && stalled) && !ending {
-		d.shed, d.hides = chooseVictim(p.services, d.unowned)
+	d.refuseStarts = share >= refusePercent || share >= stalledRefusePercent && (p.startsRefused || stalled)
+	d.mostlyUnowned = d.refuseStarts && p.unownedBytes > c.Used/2
+	ending := slices.ContainsFunc(p.services, func(s shedCandidate) bool { return s.isEnding })
+	if (share >= shedPercent || share >= stalledShedPercent && stalled) && !ending {
+		d.serviceToEnd, d.hiddenMemoryReason = chooseVictim(p.services, d.mostlyUnowned)
 	}
 	best := -1
 	for _, s := range p.services {
-		if fits := float64(c.Used+s.bytes) < float64(c.Limit)*stalledRefuseAt/100; s.isHeld && fits && !d.refuseStarts && s.priority > best {
-			d.admit, best = s.name, s.priority
+		if fits := float64(c.Used+s.bytes) < float64(c.Limit)*stalledRefusePercent/100; s.isStartDelayed && fits && !d.refuseStarts && s.priority > best {
+			d.serviceToStart, best = s.name, s.priority
 		}
 	}
 	return d
@@ -264,18 +264,18 @@ func decideShedding(p pressure) (d decision) {
 // longest. The name is "" without such a service. It skips services with less than a quarter of the average memory, because
 // their end would free little. If hiding is set, it considers only services that may hide memory, whatever their size. hides
 // says why the chosen service may hide memory.
-func chooseVictim(services []candidate, hiding bool) (name, hides string) {
-	all, total := slices.DeleteFunc(slices.Clone(services), func(s candidate) bool { return !s.running || hiding && s.hides == "" }), uint64(0)
-	slices.SortFunc(all, func(a, b candidate) int {
+func chooseVictim(services []shedCandidate, hiding bool) (name, hides string) {
+	all, total := slices.DeleteFunc(slices.Clone(services), func(s shedCandidate) bool { return !s.running || hiding && s.hiddenMemoryReason == "" }), uint64(0)
+	slices.SortFunc(all, func(a, b shedCandidate) int {
 		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(b.idle, a.idle), cmp.Compare(b.bytes, a.bytes))
 	})
-	lowest := slices.DeleteFunc(slices.Clone(all), func(s candidate) bool { return s.priority > all[0].priority })
+	lowest := slices.DeleteFunc(slices.Clone(all), func(s shedCandidate) bool { return s.priority > all[0].priority })
 	for _, s := range lowest {
 		total += s.bytes
 	}
 	for _, s := range lowest {
 		if hiding || s.bytes*4*uint64(len(lowest)) >= total {
-			return s.name, s.hides
+			return s.name, s.hiddenMemoryReason
 		}
 	}
 	return "", ""
@@ -292,16 +292,16 @@ type usageSample struct {
 }
 
 // shedOrAdmit measures the container's memory. It may then end a service to free memory, or start a service that waits for
-// memory, see decideShedding. pressed reports whether at least stalledRefuseAt percent are used; the caller then measures more
-// often.
+// memory, see decideShedding. pressed reports whether at least stalledRefusePercent percent are used; the caller then measures
+// more often.
 func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	var c proc.ContainerMemory
-	blocking.Run(blocking.Short, func() { c = w.container() })
+	blocking.Run(blocking.ShortCalls, func() { c = w.containerMemory() })
 	snapshot := w.loop.Snapshot()
-	pressed = c.Limit > 0 && c.Used >= c.Limit/100*stalledRefuseAt
-	p := pressure{container: c, startsRefused: snapshot.HoldReason != ""}
-	p.services, p.unowned = w.candidates(snapshot, pressed, c.Used)
-	if !pressed && !p.startsRefused && !slices.ContainsFunc(p.services, func(s candidate) bool { return s.isHeld }) {
+	pressed = c.Limit > 0 && c.Used >= c.Limit/100*stalledRefusePercent
+	p := memoryPressure{container: c, startsRefused: snapshot.HoldReason != ""}
+	p.services, p.unownedBytes = w.candidates(snapshot, pressed, c.Used)
+	if !pressed && !p.startsRefused && !slices.ContainsFunc(p.services, func(s shedCandidate) bool { return s.isStartDelayed }) {
 		clear(w.lastUsage)
 		w.sharedMemory.Store(nil)
 		return false
@@ -310,25 +310,25 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 	if d.refuseStarts {
 		text = fmt.Sprintf("waits for memory: %d %% of %s are used", c.Used*100/c.Limit, formatBytes(c.Limit))
 	}
-	if d.shed != "" {
-		w.loop.Post(supervisor.Hold{Name: d.shed, Reason: "shed, " + d.hides + text + "; starts when there is room, or by: hinit start " + d.shed})
+	if d.serviceToEnd != "" {
+		w.loop.Post(supervisor.Hold{Name: d.serviceToEnd, Reason: "shed, " + d.hiddenMemoryReason + text + "; starts when there is room, or by: hinit start " + d.serviceToEnd})
 	}
-	if d.unowned {
+	if d.mostlyUnowned {
 		text += fmt.Sprintf("; %s belong to no service, so none is ended that hinit can examine; %s are memory of the kernel, such as data in sockets; "+
-			"%s are shared memory or files in memory, see: df -h -t tmpfs", formatBytes(p.unowned), formatBytes(c.Kernel), formatBytes(c.Shared))
+			"%s are shared memory or files in memory, see: df -h -t tmpfs", formatBytes(p.unownedBytes), formatBytes(c.Kernel), formatBytes(c.Shared))
 	}
 	if d.refuseStarts != p.startsRefused || text != snapshot.HoldReason && time.Since(w.changedStartsAt) >= time.Minute {
 		w.changedStartsAt = time.Now()
 		w.loop.Post(supervisor.HoldStarts{Reason: text})
 	}
-	if d.admit != "" {
-		w.loop.Post(supervisor.Hold{Name: d.admit})
+	if d.serviceToStart != "" {
+		w.loop.Post(supervisor.Hold{Name: d.serviceToStart})
 	}
-	if (p.unowned > c.Used/4 || len(w.sharedMemory.all()) > 0) && time.Since(w.searchedAt) >= searchPeriod {
-		w.searchedAt = time.Now()
+	if (p.unownedBytes > c.Used/4 || len(w.sharedMemory.all()) > 0) && time.Since(w.sharedMeasuredAt) >= sharedMemoryPeriod {
+		w.sharedMeasuredAt = time.Now()
 		guard.Go("searching for shared memory", func() {
 			found := make(map[uint64]boot.Measurement)
-			for _, f := range w.search() {
+			for _, f := range w.measureShared() {
 				found[f.Run] = f
 			}
 			w.sharedMemory.Store(&found)
@@ -340,17 +340,17 @@ func (w *memoryWatch) shedOrAdmit() (pressed bool) {
 // candidates returns all services in the form for decideShedding. A service that may not be ended or delayed has only its name
 // set. If pressed is set, candidates measures the running services. unowned is the number of used bytes that belong to none of
 // them.
-func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, used uint64) (list []candidate, unowned uint64) {
+func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, used uint64) (list []shedCandidate, unowned uint64) {
 	var mains, at []int
 	for _, v := range snapshot.Services {
 		if v.PID != 0 {
 			mains, at = append(mains, v.PID), append(at, len(list))
 		}
-		s := candidate{name: v.Name}
-		if rank, sheds := priorityRanks[units.SettingsOf(w.limits.Load(), v).Priority.Class]; sheds {
-			s = candidate{
-				name: v.Name, priority: rank, bytes: cmp.Or(w.lastUsage[v.Name].bytes, w.memoryBefore.get(v.Name)), running: v.State == supervisor.Up && v.PID != 0,
-				isHeld: v.IsHeld && v.State == supervisor.Waiting, ending: v.State == supervisor.Stopping || v.State == supervisor.Killing,
+		s := shedCandidate{name: v.Name}
+		if rank, sheds := priorityRanks[units.SettingsOf(w.config.Load(), v).Priority.Class]; sheds {
+			s = shedCandidate{
+				name: v.Name, priority: rank, bytes: cmp.Or(w.lastUsage[v.Name].bytes, w.previousBootMemory.get(v.Name)), running: v.State == supervisor.Up && v.PID != 0,
+				isStartDelayed: v.IsHeld && v.State == supervisor.Waiting, isEnding: v.State == supervisor.Stopping || v.State == supervisor.Killing,
 			}
 		}
 		list = append(list, s)
@@ -360,16 +360,16 @@ func (w *memoryWatch) candidates(snapshot *supervisor.Snapshot, pressed bool, us
 	}
 	maps.DeleteFunc(w.lastUsage, func(name string, _ usageSample) bool { return snapshot.Find(name) == nil })
 	now := time.Now()
-	for i, m := range w.measure(mains) {
+	for i, m := range w.measureServices(mains) {
 		s, found := &list[at[i]], w.sharedMemory.get(snapshot.Services[at[i]].Run)
 		seen, known := w.lastUsage[s.name]
 		if !known || seen.cpu != m.CPU {
 			seen.since = now
 		}
 		// A file in memory that a process both maps and has open counts in both numbers, so take the larger number.
-		seen.cpu, seen.bytes = m.CPU, m.Bytes-min(m.Bytes, m.Extra+m.Shared)+max(m.Shared, found.Bytes)
+		seen.cpu, seen.bytes = m.CPU, m.Bytes-min(m.Bytes, m.Swapped+m.Shared)+max(m.Shared, found.Bytes)
 		w.lastUsage[s.name] = seen
-		s.idle, s.bytes, s.hides = now.Sub(seen.since), seen.bytes, found.Note
+		s.idle, s.bytes, s.hiddenMemoryReason = now.Sub(seen.since), seen.bytes, found.Note
 		used -= min(used, seen.bytes)
 	}
 	return list, used

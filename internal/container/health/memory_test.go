@@ -25,7 +25,7 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 			{Name: "free", Kind: supervisor.KindService, State: supervisor.Up, PID: 8, Run: 2},
 			{Name: "gone", State: supervisor.Down},
 		}}
-		loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: snapshot, ended: ended}
+		loop := &fakeLoop{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: snapshot, ended: ended}
 		var last supervisor.Event
 		loop.post = func(e supervisor.Event) {
 			mu.Lock()
@@ -38,7 +38,7 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 				said = append(said, "restart "+e.Name+": "+e.Answer)
 			}
 		}
-		w := &memoryWatch{loop: loop, container: func() (none proc.ContainerMemory) { return none }, measure: func(mains []int) []proc.Memory {
+		w := &memoryWatch{loop: loop, containerMemory: func() (none proc.ContainerMemory) { return none }, measureServices: func(mains []int) []proc.Memory {
 			if !slices.Equal(mains, []int{7}) {
 				t.Errorf("it measures %d", mains)
 			}
@@ -64,12 +64,12 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 			}
 		}
 		step(500)
-		if w.notes.get("a") != "" {
-			t.Errorf("the note is %q", w.notes.get("a"))
+		if w.statusNotes.get("a") != "" {
+			t.Errorf("the note is %q", w.statusNotes.get("a"))
 		}
 		step(600, "memory: 600 MiB is above memory.warn 512 MiB")
-		if w.notes.get("a") != "memory: 600 MiB is above memory.warn 512 MiB" {
-			t.Errorf("the note is %q", w.notes.get("a"))
+		if w.statusNotes.get("a") != "memory: 600 MiB is above memory.warn 512 MiB" {
+			t.Errorf("the note is %q", w.statusNotes.get("a"))
 		}
 		step(1229, "restart a: memory: 1.2 GiB of 1.0 GiB")
 		if e := last.(supervisor.Unhealthy); e.Run != 1 || e.Park {
@@ -88,16 +88,16 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 
 // memory.max of a profile must also end a worker of the task board for this profile, not only the gateway.
 func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
-	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: &supervisor.Snapshot{Services: []*supervisor.Service{
+	loop := &fakeLoop{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: &supervisor.Snapshot{Services: []*supervisor.Service{
 		{Name: "run/t_1", Kind: supervisor.KindRun, Profile: "coder", State: supervisor.Up, PID: 7, Run: 1},
 		{Name: "run/other", Kind: supervisor.KindRun, State: supervisor.Up, PID: 8, Run: 2},
 	}}}
 	var got []supervisor.Event
 	loop.post = func(e supervisor.Event) { got = append(got, e) }
-	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, measure: func(mains []int) []proc.Memory {
+	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, measureServices: func(mains []int) []proc.Memory {
 		return slices.Repeat([]proc.Memory{{Bytes: 2 << 30}}, len(mains))
 	}}
-	w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{WarnAbove: 1 << 20, Max: 1 << 30}}}})
+	w.config.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{WarnAbove: 1 << 20, Max: 1 << 30}}}})
 	w.measureAll()
 	want := supervisor.Unhealthy{Name: "run/t_1", Run: 1, Answer: "memory: 2.0 GiB of 1.0 GiB"}
 	if len(got) != 1 || got[0] != want {
@@ -108,7 +108,7 @@ func TestAWorkerFilledTheMemoryThatItsProfileMustNot(t *testing.T) {
 // Without control groups memory.max must count the gateway of a profile and its workers together, and the largest must end. A
 // limit for each process alone would give a profile several times its memory.
 func TestEachWorkerHadTheWholeMemoryOfItsProfile(t *testing.T) {
-	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: &supervisor.Snapshot{Services: []*supervisor.Service{
+	loop := &fakeLoop{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: &supervisor.Snapshot{Services: []*supervisor.Service{
 		{Name: "gateway-coder", Kind: supervisor.KindGateway, Profile: "coder", State: supervisor.Up, PID: 6, Run: 1},
 		{Name: "run/t_1", Kind: supervisor.KindRun, Profile: "coder", State: supervisor.Up, PID: 7, Run: 2},
 		{Name: "run/t_2", Kind: supervisor.KindRun, Profile: "coder", State: supervisor.Up, PID: 8, Run: 3},
@@ -118,7 +118,7 @@ func TestEachWorkerHadTheWholeMemoryOfItsProfile(t *testing.T) {
 	loop.post = func(e supervisor.Event) { got = append(got, e) }
 	for _, grouped := range []bool{false, true} {
 		got = nil
-		w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, measure: func([]int) []proc.Memory {
+		w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, measureServices: func([]int) []proc.Memory {
 			return []proc.Memory{
 				{Bytes: 300 << 20, HasOwnCgroup: grouped},
 				{Bytes: 500 << 20, HasOwnCgroup: grouped},
@@ -126,7 +126,7 @@ func TestEachWorkerHadTheWholeMemoryOfItsProfile(t *testing.T) {
 				{Bytes: 900 << 20, HasOwnCgroup: grouped},
 			}
 		}}
-		w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{Max: 1 << 30}}}})
+		w.config.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{Max: 1 << 30}}}})
 		w.measureAll()
 		want := []supervisor.Event{supervisor.Unhealthy{Name: "run/t_1", Run: 2, Answer: "memory: 1.2 GiB of 1.0 GiB"}}
 		if grouped { // all processes of a profile have one control group, and each measurement has the numbers of the group
@@ -141,11 +141,11 @@ func TestEachWorkerHadTheWholeMemoryOfItsProfile(t *testing.T) {
 // PID 1 must keep no record of a removed service, even if the service has been above its limit or has run while memory was
 // tight. An agent can make any number of services.
 func TestTheMemoryWatchForgetsServicesThatAreGone(t *testing.T) {
-	loop := &watched{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: new(supervisor.Snapshot), post: func(supervisor.Event) {}}
-	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, lastUsage: map[string]usageSample{}, measure: func(mains []int) []proc.Memory {
+	loop := &fakeLoop{Loop: supervisor.NewLoop(supervisor.Config{}), snapshot: new(supervisor.Snapshot), post: func(supervisor.Event) {}}
+	w := &memoryWatch{loop: loop, lastMessages: map[string]string{}, lastUsage: map[string]usageSample{}, measureServices: func(mains []int) []proc.Memory {
 		return slices.Repeat([]proc.Memory{{Bytes: 2 << 20}}, len(mains))
 	}}
-	w.limits.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{WarnAbove: 1 << 20}}}})
+	w.config.Store(&config.Config{Agent: config.Agent{ProcessSettings: config.ProcessSettings{Memory: config.Memory{WarnAbove: 1 << 20}}}})
 	for _, profile := range []string{"one", "two", "three"} {
 		loop.snapshot = &supervisor.Snapshot{Services: []*supervisor.Service{
 			{Name: "gateway-" + profile, Kind: supervisor.KindGateway, Profile: profile, State: supervisor.Up, PID: 7, Run: 1},
@@ -158,8 +158,8 @@ func TestTheMemoryWatchForgetsServicesThatAreGone(t *testing.T) {
 	}
 }
 
-// watched is a Loop that returns the test's snapshot and passes events to the test.
-type watched struct {
+// fakeLoop is a Loop that returns the test's snapshot and passes events to the test.
+type fakeLoop struct {
 	*supervisor.Loop
 
 	snapshot *supervisor.Snapshot
@@ -167,7 +167,7 @@ type watched struct {
 	post     func(supervisor.Event)
 }
 
-func (w *watched) Snapshot() *supervisor.Snapshot        { return w.snapshot }
-func (w *watched) Ended() <-chan struct{}                { return w.ended }
-func (w *watched) Post(e supervisor.Event)               { w.post(e) }
-func (w *watched) ReapNow(context.Context, ...int) error { return nil }
+func (w *fakeLoop) Snapshot() *supervisor.Snapshot        { return w.snapshot }
+func (w *fakeLoop) Ended() <-chan struct{}                { return w.ended }
+func (w *fakeLoop) Post(e supervisor.Event)               { w.post(e) }
+func (w *fakeLoop) ReapNow(context.Context, ...int) error { return nil }

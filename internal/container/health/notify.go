@@ -14,8 +14,8 @@ import (
 	"hinit/supervisor"
 )
 
-// unknownSenderPause is the minimum time between two reports about messages from processes that do not belong to the service.
-const unknownSenderPause = time.Minute
+// unknownSenderInterval is the minimum time between two reports about messages from processes that do not belong to the service.
+const unknownSenderInterval = time.Minute
 
 // addNotifySocket gives a service its notification socket (sd_notify(3)), if hinit.yaml asks for one. Without a directory for
 // sockets, the service counts as ready while it runs.
@@ -23,7 +23,7 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 	cfg := h.options.Config()
 	s := cfg.Services[u.Name]
 	if u.Kind != supervisor.KindService || s.Notify.Protocol != config.NotifySystemd {
-		h.notify.Drop(u.Name) // without a socket, Drop does nothing
+		h.notify.CloseSocket(u.Name) // without a socket, CloseSocket does nothing
 		return
 	}
 	uid, gid := uint32(os.Geteuid()), uint32(os.Getegid())
@@ -53,24 +53,24 @@ func (h *Health) addNotifySocket(u *supervisor.Unit) {
 // run of that process.
 func (h *Health) handleMessage(service string, pid int, m notify.Message) {
 	run, err := h.options.Loop.HandleNotify(pid, supervisor.NotifyMessage{
-		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.Extend,
+		Name: service, Ready: m.Ready, Stopping: m.Stopping, Status: m.Status, HasStatus: m.HasStatus, Extend: m.ExtendTimeout,
 	})
 	if errors.Is(err, supervisor.ErrForeignProcess) {
 		h.reportUnknownSender(service, pid)
 	}
 	if err == nil {
 		h.checks.HandleMessage(service, run, &m)
-		if s := h.options.Loop.Snapshot().Find(service); m.Lease != "" && service == config.LeaseName && s != nil && s.PID == pid {
-			h.options.Lease(m.Lease)
+		if s := h.options.Loop.Snapshot().Find(service); m.LeaseMessage != "" && service == config.LeaseName && s != nil && s.PID == pid {
+			h.options.OnLeaseMessage(m.LeaseMessage)
 		}
 	}
 }
 
 // reportUnknownSender reports a message from a process that belongs to no run of the service, at most once in
-// unknownSenderPause. A process that ended before its identification counts too.
+// unknownSenderInterval. A process that ended before its identification counts too.
 func (h *Health) reportUnknownSender(service string, pid int) {
 	now := time.Now().UnixNano()
-	if last := h.lastUnknownSender.Load(); last != 0 && time.Duration(now-last).Abs() < unknownSenderPause || !h.lastUnknownSender.CompareAndSwap(last, now) {
+	if last := h.lastUnknownSender.Load(); last != 0 && time.Duration(now-last).Abs() < unknownSenderInterval || !h.lastUnknownSender.CompareAndSwap(last, now) {
 		return
 	}
 	h.options.Loop.Post(supervisor.Remark{Service: service, Text: fmt.Sprintf("a notification of process %d is not taken: it is no process of this service, or has ended", pid)})

@@ -74,11 +74,11 @@ func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
 		}
 	}
 	h := &Health{options: Options{Config: func() *config.Config { return cfg }, Loop: loop}}
-	h.quota.notes.Store(&map[string]string{"gateway-b": "before"})
+	h.quota.statusNotes.Store(&map[string]string{"gateway-b": "before"})
 	h.MeasureProfiles = func(context.Context, []boot.Gateway, string) ([]boot.Measurement, error) {
 		return []boot.Measurement{{Service: "gateway-a", Hold: "disk: too much"}}, errors.New("the program was killed")
 	}
-	h.checkQuotas(false, &h.quota.notes)
+	h.checkQuotas(false, &h.quota.statusNotes)
 	if err := loop.Do(t.Context(), supervisor.NeedMet{Need: "boot-a"}); err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,7 @@ func TestOneProfileThatCanNotBeMeasuredLetAllOthersGoOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-loop.Ended()
-	if h.quota.notes.get("gateway-b") != "before" {
+	if h.quota.statusNotes.get("gateway-b") != "before" {
 		t.Error("the note about the other one is gone")
 	}
 }

@@ -43,7 +43,7 @@ func (l *Logger) WithWarningStore(remember func(warning string) bool) *Logger {
 
 // Print writes a line to the container log without a prefix.
 func (l *Logger) Print(text string) {
-	fmt.Fprintln(l.console(), show.Line(text))
+	fmt.Fprintln(l.console(), show.EscapeLine(text))
 	l.terminationLog.Add(text)
 }
 
@@ -64,19 +64,19 @@ func (l *Logger) Warn(format string, args ...any) {
 }
 
 // RememberWarning shows a warning in the status but not in the container log. It returns false if the warning is known already.
-func (l *Logger) RememberWarning(warning string) bool { return l.storeWarning(show.Line(warning)) }
+func (l *Logger) RememberWarning(text string) bool { return l.storeWarning(show.EscapeLine(text)) }
 
 const (
-	// terminationLog is the file that Kubernetes shows as the message of an ended container. Elsewhere it does not exist.
-	terminationLog = "/dev/termination-log"
+	// terminationLogPath is the file that Kubernetes shows as the message of an ended container. Elsewhere it does not exist.
+	terminationLogPath = "/dev/termination-log"
 	// maxMessageBytes is how many bytes of the termination message Kubernetes keeps. maxMessageLines is how many lines hinit
 	// writes there, without the older ones.
 	maxMessageBytes, maxMessageLines = 4096, 16
-	// rewriteEvery is the minimum time between two writes of the termination message.
-	rewriteEvery = time.Second
-	// killed is the first line of the termination message until the container ends in the regular way. So it stays there
+	// minRewriteInterval is the minimum time between two writes of the termination message.
+	minRewriteInterval = time.Second
+	// killedMessage is the first line of the termination message until the container ends in the regular way. So it stays there
 	// after a SIGKILL.
-	killed = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
+	killedMessage = "killed from outside (out of memory, or SIGKILL when the grace period was over), after:"
 )
 
 // TerminationLog keeps the termination message of a container up to date, so that it says something even after a SIGKILL. Any
@@ -85,35 +85,35 @@ type TerminationLog struct {
 	path string
 	wake chan struct{} // channel of capacity 1 that wakes the goroutine for a new line
 
-	mu    sync.Mutex
-	lines []string
-	start sync.Once
+	mu        sync.Mutex
+	lines     []string
+	startOnce sync.Once
 
-	file  sync.Mutex // a goroutine holds file while it writes the file
-	ended bool
+	fileMutex sync.Mutex // a goroutine holds file while it writes the file
+	ended     bool
 }
 
 // NewTerminationLog returns the termination message of this container, without any line.
 func NewTerminationLog() *TerminationLog {
-	return &TerminationLog{path: terminationLog, wake: make(chan struct{}, 1)}
+	return &TerminationLog{path: terminationLogPath, wake: make(chan struct{}, 1)}
 }
 
 // Add adds a line to the termination message, without waiting for the file.
 func (w *TerminationLog) Add(line string) {
 	w.mu.Lock()
-	w.lines = append(w.lines, show.Line(line))
+	w.lines = append(w.lines, show.EscapeLine(line))
 	w.lines = w.lines[max(0, len(w.lines)-maxMessageLines):]
 	w.mu.Unlock()
 	pause.Wake(w.wake)
-	w.start.Do(func() { guard.Go("writing the termination message", w.writeLoop) })
+	w.startOnce.Do(func() { guard.Go("writing the termination message", w.writeLoop) })
 }
 
 func (w *TerminationLog) writeLoop() {
 	for range w.wake {
-		if w.write(killed, false) != nil {
+		if w.write(killedMessage, false) != nil {
 			return // the container has no such file, or End has already written the last version
 		}
-		<-time.After(rewriteEvery)
+		<-time.After(minRewriteInterval)
 	}
 }
 
@@ -130,8 +130,8 @@ func (w *TerminationLog) write(first string, last bool) error {
 	if room := maxMessageBytes - len(first) - 1; len(text) > room {
 		text = text[len(text)-room:]
 	}
-	w.file.Lock()
-	defer w.file.Unlock()
+	w.fileMutex.Lock()
+	defer w.fileMutex.Unlock()
 	if w.ended {
 		return os.ErrClosed
 	}
@@ -153,20 +153,20 @@ func (w *TerminationLog) write(first string, last bool) error {
 // ReportRefusal reports on stderr and in the termination message why an init can't begin. It returns code.
 func ReportRefusal(code int, err error) int {
 	WriteTermination(code, err)
-	Stderr(err)
+	WriteStderr(err)
 	return code
 }
 
-// stderrTime is how long Stderr waits for the reader of stderr.
-const stderrTime = time.Second
+// stderrTimeout is how long Stderr waits for the reader of stderr.
+const stderrTimeout = time.Second
 
-// Stderr writes an error to stderr, with "[hinit]" before each line. If the reader of stderr has stalled, it returns after stderrTime,
-// because a container must end without that reader too.
-func Stderr(err error) {
+// WriteStderr writes an error to stderr, with "[hinit]" before each line. If the reader of stderr has stalled, it returns after
+// stderrTimeout, because a container must end without that reader too.
+func WriteStderr(err error) {
 	to := os.Stderr
-	pause.AtMost(stderrTime, guard.Begin("writing to stderr", func() {
+	pause.AtMost(stderrTimeout, guard.GoWithDone("writing to stderr", func() {
 		for line := range strings.Lines(err.Error()) {
-			fmt.Fprintln(to, "[hinit]", show.Line(strings.TrimSuffix(line, "\n")))
+			fmt.Fprintln(to, "[hinit]", show.EscapeLine(strings.TrimSuffix(line, "\n")))
 		}
 	}))
 }

@@ -56,7 +56,7 @@ func TestTheTerminationMessageTellsWhatCameBefore(t *testing.T) {
 		return string(text)
 	}
 	testkit.Until(t, "the message of a container that the kernel kills", func() bool {
-		return strings.HasPrefix(has(), killed+"\n[hinit] gateway-coder: exited with code 1") && strings.Contains(has(), "is wrong")
+		return strings.HasPrefix(has(), killedMessage+"\n[hinit] gateway-coder: exited with code 1") && strings.Contains(has(), "is wrong")
 	})
 	if strings.Contains(has(), "abcdefghijklmnop") {
 		t.Errorf("the message has a secret: %s", has())
@@ -89,7 +89,7 @@ func TestAContainerWhoseConsoleIsNotReadEnds(t *testing.T) {
 	os.Stderr = w
 	ended := make(chan struct{})
 	go func() {
-		Stderr(errors.New("lines are lost"))
+		WriteStderr(errors.New("lines are lost"))
 		close(ended)
 	}()
 	select {

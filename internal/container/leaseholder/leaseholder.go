@@ -35,8 +35,8 @@ const (
 	retryPause = time.Second
 	// volumeTimeout is how long the boot waits for the volume before it starts the CMD anyway.
 	volumeTimeout = 15 * time.Second
-	// slowLock is the minimum wait for the lock that appears in the timeline of the boot.
-	slowLock = time.Second
+	// slowLockThreshold is the minimum wait for the lock that appears in the timeline of the boot.
+	slowLockThreshold = time.Second
 )
 
 // Host is the part of PID 1 that a Lease uses. Any goroutine may call the functions.
@@ -73,18 +73,18 @@ type Loop interface {
 // Lease gets the lock of the volume, watches it, and so decides whether this init serves the volume. Any goroutine may call
 // its methods.
 type Lease struct {
-	host      Host
-	loop      Loop
-	lock      lease.Lock
-	onMessage func(words string) // handles each message of the lease program
-	grantor   string             // name of the grantor of the lock in messages: the volume, or the lease program
-	steps     *bootstatus.Status // status of the boot
-	serves    atomic.Bool
-	state     atomic.Pointer[state]
+	host        Host
+	loop        Loop
+	lock        lease.Lock
+	onMessage   func(words string) // handles each message of the lease program
+	grantorName string             // name of the grantor of the lock in messages: the volume, or the lease program
+	steps       *bootstatus.Status // status of the boot
+	isServing   atomic.Bool
+	state       atomic.Pointer[servingState]
 }
 
-// state is the state of the lock, for the status.
-type state struct {
+// servingState is the state of the lock, for the status.
+type servingState struct {
 	name   string // state as in the API: client.LeaseHeld, LeaseWaiting or LeaseNone
 	since  time.Time
 	detail string              // the reason in words; "" while another process holds the lock
@@ -93,9 +93,9 @@ type state struct {
 
 // Handover is the state of the lock for the next program of a re-execution.
 type Handover struct {
-	Lease  *lease.Handover // state of the lock; nil if the old program had no such lock
-	Served bool            `reexec:"Alone"`      // the old program served the volume
-	Since  time.Time       `reexec:"LeaseSince"` // when the lock got into its present state
+	Lease      *lease.Handover // state of the lock; nil if the old program had no such lock
+	WasServing bool            `reexec:"Alone"`      // the old program served the volume
+	Since      time.Time       `reexec:"LeaseSince"` // when the lock got into its present state
 }
 
 // New returns the Lease of an init that does not serve yet. It opens the volume as the agent's user. program means that the
@@ -106,7 +106,7 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 	}
 	held := lease.NewLeasedVolume(home, agent, host.WarnAgents)
 	t := newLease(host, loop, held, steps)
-	t.onMessage, t.grantor = held.HandleMessage, "the service "+config.LeaseName
+	t.onMessage, t.grantorName = held.HandleMessage, "the service "+config.LeaseName
 	return t
 }
 
@@ -114,7 +114,7 @@ func New(host Host, loop Loop, home string, agent *fsutil.Actor, steps *bootstat
 func (t *Lease) LeaseMessage(text string) { t.onMessage(text) }
 
 func newLease(host Host, loop Loop, lock lease.Lock, steps *bootstatus.Status) *Lease {
-	t := &Lease{host: host, loop: loop, lock: lock, steps: steps, onMessage: func(string) {}, grantor: "the volume"}
+	t := &Lease{host: host, loop: loop, lock: lock, steps: steps, onMessage: func(string) {}, grantorName: "the volume"}
 	t.setState(client.LeaseNone, "", nil)
 	return t
 }
@@ -125,18 +125,18 @@ func (t *Lease) setState(name, detail string, holder func() lease.Holder) {
 	if old := t.state.Load(); old != nil && old.name == name {
 		since = old.since
 	}
-	t.state.Store(&state{name, since, detail, holder})
+	t.state.Store(&servingState{name, since, detail, holder})
 }
 
 // Serves reports whether this init serves the volume, so that it supervises its profiles and services.
-func (t *Lease) Serves() bool { return t.serves.Load() }
+func (t *Lease) Serves() bool { return t.isServing.Load() }
 
 // BeginServing records that this init serves the volume, because it has got the lock. It returns false if the lock is lost again.
 func (t *Lease) BeginServing(serving context.Context) bool {
 	// store true first: if the lock is lost now, the goroutine that notices it stores false, which must come last
-	t.serves.Store(true)
+	t.isServing.Store(true)
 	if serving.Err() != nil || t.Check() != nil {
-		t.serves.Store(false)
+		t.isServing.Store(false)
 		return false
 	}
 	return true
@@ -149,9 +149,9 @@ func (t *Lease) HandOver() Handover {
 
 // TakeOver restores the state from the previous program.
 func (t *Lease) TakeOver(old Handover) {
-	t.serves.Store(old.Served)
+	t.isServing.Store(old.WasServing)
 	t.lock.TakeOver(old.Lease)
-	t.state.Store(&state{name: client.LeaseNone, since: cmp.Or(old.Since, time.Now())})
+	t.state.Store(&servingState{name: client.LeaseNone, since: cmp.Or(old.Since, time.Now())})
 }
 
 // Check returns nil if processes of the volume may be started and changes written. Otherwise the error states the reason. It
@@ -169,11 +169,11 @@ func (t *Lease) Check() error {
 
 // setWaiting sets the state to waiting, before the holder of the lock is known.
 func (t *Lease) setWaiting() {
-	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantor), nil)
+	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantorName), nil)
 }
 
 // whyNotServing says in words why this init does not serve the volume.
-func (t *Lease) whyNotServing(s *state) string {
+func (t *Lease) whyNotServing(s *servingState) string {
 	if s.holder == nil {
 		return s.detail
 	}
@@ -185,17 +185,17 @@ func waitsForLock() bool {
 	return v == "" || !config.IsFalse(v)
 }
 
-// errHeld means that another process holds the lock, and that this init must not wait for it.
-var errHeld = errors.New("another process has the lock")
+// errLockHeld means that another process holds the lock, and that this init must not wait for it.
+var errLockHeld = errors.New("another process has the lock")
 
 // acquireResult is the result of acquire. The channel lost receives the reason when the lock is lost.
 type acquireResult struct {
-	lost <-chan error
-	err  error
+	lockLost <-chan error
+	err      error
 }
 
 // acquire asks for the lock in a goroutine. got receives the result. busy receives a value if another process holds the lock.
-// If wait is set, the goroutine then waits for the lock; otherwise it gives up with errHeld.
+// If wait is set, the goroutine then waits for the lock; otherwise it gives up with errLockHeld.
 func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult, busy <-chan struct{}) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	result, waits := make(chan acquireResult, 1), make(chan struct{}, 1)
@@ -204,7 +204,7 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 			t.setState(client.LeaseWaiting, "", holder)
 			pause.Wake(waits) // Acquire calls this function twice if it waits for the lease and then for the directory
 			if !wait {
-				cancel(errHeld)
+				cancel(errLockHeld)
 			}
 		})
 		result <- acquireResult{lost, err}
@@ -219,7 +219,7 @@ func (t *Lease) acquire(ctx context.Context, wait bool) (got chan acquireResult,
 // The context serving ends when the lock is lost, after all services of the volume have been killed. If the lock can't be
 // lost, serving is ctx. If ok is false, the boot must stop.
 func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving context.Context, ok bool) {
-	t.serves.Store(true)
+	t.isServing.Store(true)
 	if !t.host.RunPlan().HasProfiles() { // the container has no volume, or another container with the gateways owns it
 		return ctx, true
 	}
@@ -229,16 +229,16 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving
 	for {
 		select {
 		case a := <-got:
-			if took := time.Since(begin); took > slowLock {
+			if took := time.Since(begin); took > slowLockThreshold {
 				t.steps.AddSteps(client.BootStep{Name: "lease", Seconds: took.Seconds()})
 			}
 			switch {
 			case a.err == nil:
-				return t.watchLock(ctx, a.lost, time.Now()), true
+				return t.watchLock(ctx, a.lockLost, time.Now()), true
 			case ctx.Err() != nil:
 				return ctx, false
-			case errors.Is(a.err, errHeld):
-				t.serves.Store(false)
+			case errors.Is(a.err, errLockHeld):
+				t.isServing.Store(false)
 				b.Ready()
 				t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.whyNotServing(t.state.Load()), standbyVariable))
 				return ctx, false
@@ -250,9 +250,9 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving
 			return ctx, true
 		case <-busy:
 			if !waitsForLock() {
-				continue // acquire gives up now, and soon sends errHeld to got
+				continue // acquire gives up now, and soon sends errLockHeld to got
 			}
-			t.serves.Store(false)
+			t.isServing.Store(false)
 			t.host.Say("%s; this container runs its CMD, serves nothing else, and takes over when the lock is free", t.whyNotServing(t.state.Load()))
 			guard.Go("waiting for the lock of the volume", func() { t.reacquire(ctx, got) })
 			return ctx, true
@@ -274,7 +274,7 @@ func (t *Lease) ClaimAtBoot(ctx context.Context, b Boot, prepared bool) (serving
 // watchLock records since when this init has the lock, and watches the lock. It returns a context that ends when the lock is lost,
 // after all services of the volume have been killed.
 func (t *Lease) watchLock(ctx context.Context, lost <-chan error, since time.Time) context.Context {
-	t.state.Store(&state{name: client.LeaseHeld, since: since})
+	t.state.Store(&servingState{name: client.LeaseHeld, since: since})
 	if lost == nil {
 		return ctx
 	}
@@ -295,7 +295,7 @@ func (t *Lease) watchLock(ctx context.Context, lost <-chan error, since time.Tim
 
 // stopServing kills all services that need the lock after its loss, and ends the context serving.
 func (t *Lease) stopServing(end context.CancelCauseFunc, why error) {
-	t.serves.Store(false)
+	t.isServing.Store(false)
 	t.stopServices("the lock of the volume is lost")
 	end(why)
 	t.host.Say("%v; its gateways and services were killed, and nothing that is wanted of them was written", why)
@@ -310,11 +310,11 @@ func (t *Lease) reacquire(ctx context.Context, got <-chan acquireResult) {
 		a := <-got
 		switch {
 		case a.err == nil:
-			t.host.TakeOver(ctx, t.watchLock(ctx, a.lost, time.Now())) // watch first, so that a loss during the take-over is noticed
+			t.host.TakeOver(ctx, t.watchLock(ctx, a.lockLost, time.Now())) // watch first, so that a loss during the take-over is noticed
 			return
 		case ctx.Err() != nil:
 			return
-		case errors.Is(a.err, errHeld):
+		case errors.Is(a.err, errLockHeld):
 			t.host.Fatal(fmt.Sprintf("%s, and %s=0 is set", t.whyNotServing(t.state.Load()), standbyVariable))
 			return
 		}
@@ -335,7 +335,7 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 	}
 	serves, since := t.Serves(), t.state.Load().since
 	if !serves {
-		t.state.Store(&state{name: client.LeaseWaiting, since: since})
+		t.state.Store(&servingState{name: client.LeaseWaiting, since: since})
 	}
 	t.setWaiting()
 	got, busy := t.acquire(ctx, waitsForLock())
@@ -347,8 +347,8 @@ func (t *Lease) Resume(ctx context.Context) context.Context {
 	case a := <-got:
 		switch {
 		case a.err == nil:
-			return t.watchLock(ctx, a.lost, since)
-		case ctx.Err() == nil && !errors.Is(a.err, errHeld):
+			return t.watchLock(ctx, a.lockLost, since)
+		case ctx.Err() == nil && !errors.Is(a.err, errLockHeld):
 			t.setState(client.LeaseNone, a.err.Error(), nil)
 			return ctx
 		}

@@ -25,17 +25,17 @@ import (
 	"hinit/supervisor"
 )
 
-// otherParts replaces the other parts of PID 1, and records its calls.
-type otherParts struct {
-	route boot.RunPlan
-	view  supervisor.Snapshot
-	took  chan struct{}
+// fakeHost replaces the other parts of PID 1, and records its calls.
+type fakeHost struct {
+	runPlan  boot.RunPlan
+	snapshot supervisor.Snapshot
+	tookOver chan struct{}
 
-	mu   sync.Mutex
-	told []string
+	mu    sync.Mutex
+	calls []string
 }
 
-func (h *otherParts) host() Host {
+func (h *fakeHost) host() Host {
 	return Host{
 		Logger: initlog.New(func() io.Writer { return h }, func(string) bool { return true }, initlog.NewTerminationLog()), Config: h.Config, RunPlan: h.Route, Fatal: h.Fatal,
 		RemoveSlot: h.RemoveSlot, DropProfiles: h.Reset, TakeOver: h.TakeOver,
@@ -43,38 +43,38 @@ func (h *otherParts) host() Host {
 }
 
 // Write records a line for the container log.
-func (h *otherParts) Write(line []byte) (int, error) {
+func (h *fakeHost) Write(line []byte) (int, error) {
 	h.Say("%s", strings.TrimPrefix(strings.TrimSpace(string(line)), "[hinit] "))
 	return len(line), nil
 }
 
-func (h *otherParts) Config() *config.Config {
+func (h *fakeHost) Config() *config.Config {
 	return &config.Config{Services: map[string]config.Service{"web": {Name: "web"}, config.LeaseName: {Name: config.LeaseName}}}
 }
-func (h *otherParts) Route() *boot.RunPlan { return &h.route }
-func (h *otherParts) Say(format string, a ...any) {
+func (h *fakeHost) Route() *boot.RunPlan { return &h.runPlan }
+func (h *fakeHost) Say(format string, a ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.told = append(h.told, fmt.Sprintf(format, a...))
+	h.calls = append(h.calls, fmt.Sprintf(format, a...))
 }
-func (h *otherParts) Fatal(reason string) { h.Say("fatal: %s", reason) }
-func (h *otherParts) RemoveSlot(_ context.Context, s string) error {
+func (h *fakeHost) Fatal(reason string) { h.Say("fatal: %s", reason) }
+func (h *fakeHost) RemoveSlot(_ context.Context, s string) error {
 	h.Say("withdraw %s", s)
 	return nil
 }
-func (h *otherParts) Reset()                                    { h.Say("reset") }
-func (h *otherParts) TakeOver(context.Context, context.Context) { h.took <- struct{}{} }
-func (h *otherParts) Snapshot() *supervisor.Snapshot            { return &h.view }
-func (h *otherParts) Ready()                                    { h.Say("ready") }
-func (h *otherParts) StartCmdEarly()                            { h.Say("cmd") }
+func (h *fakeHost) Reset()                                    { h.Say("reset") }
+func (h *fakeHost) TakeOver(context.Context, context.Context) { h.tookOver <- struct{}{} }
+func (h *fakeHost) Snapshot() *supervisor.Snapshot            { return &h.snapshot }
+func (h *fakeHost) Ready()                                    { h.Say("ready") }
+func (h *fakeHost) StartCmdEarly()                            { h.Say("cmd") }
 
-func (h *otherParts) Do(_ context.Context, e supervisor.Event) error {
+func (h *fakeHost) Do(_ context.Context, e supervisor.Event) error {
 	h.Say("%T%+v", e, e)
 	return nil
 }
 
-// lock is a [lease.Lock] whose state the test sets.
-type lock struct {
+// fakeLock is a [lease.Lock] whose state the test sets.
+type fakeLock struct {
 	busy         bool       // another container holds the lock until the test sends to free
 	unresponsive bool       // the volume does not answer until the test sends to free
 	free         chan error // the values that a waiting Acquire returns
@@ -82,12 +82,12 @@ type lock struct {
 	checkErr     error // the value that Check returns
 }
 
-func (l *lock) Check() error { return l.checkErr }
+func (l *fakeLock) Check() error { return l.checkErr }
 
-func (l *lock) HandOver() *lease.Handover { return &lease.Handover{} }
-func (l *lock) TakeOver(*lease.Handover)  {}
+func (l *fakeLock) HandOver() *lease.Handover { return &lease.Handover{} }
+func (l *fakeLock) TakeOver(*lease.Handover)  {}
 
-func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-chan error, error) {
+func (l *fakeLock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-chan error, error) {
 	if l.busy {
 		busy(func() lease.Holder { return lease.Holder{Host: "4f1c"} })
 	}
@@ -102,17 +102,17 @@ func (l *lock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-c
 	return l.lost, nil
 }
 
-func heldBy(t *testing.T) (*otherParts, *lock, *Lease) {
+func newTestLease(t *testing.T) (*fakeHost, *fakeLock, *Lease) {
 	t.Helper()
-	h, l := &otherParts{took: make(chan struct{}, 1)}, &lock{free: make(chan error, 1), lost: make(chan error, 1)}
+	h, l := &fakeHost{tookOver: make(chan struct{}, 1)}, &fakeLock{free: make(chan error, 1), lost: make(chan error, 1)}
 	return h, l, newLease(h.host(), h, l, bootstatus.New())
 }
 
 // The loss of the lease must end gateways and services that need it, but neither the CMD nor services that a user has put into
 // the scan directory.
 func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
-	h, _, holder := heldBy(t)
-	h.view.Services = []*supervisor.Service{
+	h, _, holder := newTestLease(t)
+	h.snapshot.Services = []*supervisor.Service{
 		{Name: "cmd", Kind: supervisor.KindCmd},
 		{Name: "gateway-coder", Kind: supervisor.KindGateway},
 		{Name: "web", Kind: supervisor.KindService},
@@ -122,15 +122,15 @@ func TestOnlyWhatNeedsTheLeaseIsEvicted(t *testing.T) {
 	}
 	holder.stopServices("it is lost")
 	want := []string{"supervisor.Evict{Names:[gateway-coder web run/t_1] Cause:lease Reason:it is lost}", "withdraw gateway-coder", "withdraw web", "withdraw run/t_1"}
-	if !slices.Equal(h.told, want) {
-		t.Errorf("it did %q", h.told)
+	if !slices.Equal(h.calls, want) {
+		t.Errorf("it did %q", h.calls)
 	}
 }
 
 // The holder must serve only after it got the lock. After a loss, everything must end before the holder asks for the lock
 // again.
 func TestATermBeginsWithTheLock(t *testing.T) {
-	h, l, holder := heldBy(t)
+	h, l, holder := newTestLease(t)
 	if holder.Serves() {
 		t.Error("it serves before it was asked to")
 	}
@@ -155,7 +155,7 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 		t.Errorf("it ended because %q, and serves %v", text, holder.Serves())
 	}
 	l.free <- nil
-	<-h.took
+	<-h.tookOver
 	if s := holder.Status(); s.State != client.LeaseHeld || holder.Check() != nil {
 		t.Errorf("the lock is %+v", s)
 	}
@@ -163,7 +163,7 @@ func TestATermBeginsWithTheLock(t *testing.T) {
 
 // A container whose lock another holds must wait, name the other in its status, and take over when the lock is free.
 func TestASecondContainerWaits(t *testing.T) {
-	h, l, holder := heldBy(t)
+	h, l, holder := newTestLease(t)
 	l.busy = true
 	serving, ok := holder.ClaimAtBoot(t.Context(), h, false)
 	if !ok || holder.Serves() || serving != t.Context() {
@@ -178,14 +178,14 @@ func TestASecondContainerWaits(t *testing.T) {
 	}
 	l.free <- errors.New("the volume refuses") // after this error, the holder must ask again
 	l.free <- nil
-	<-h.took
+	<-h.tookOver
 }
 
 // An init must take over although it had to wait twice: for the lease, and for an init of the same machine that still holds the
 // directory.
 func TestAContainerThatGetsItsLeaseBackServesAgain(t *testing.T) {
-	h, home := &otherParts{took: make(chan struct{}, 1)}, t.TempDir()
-	holder, other := New(h.host(), h, home, fsutil.Self(), bootstatus.New(), true), lease.NewVolume(home, fsutil.Self(), func(string) {})
+	h, home := &fakeHost{tookOver: make(chan struct{}, 1)}, t.TempDir()
+	holder, other := New(h.host(), h, home, fsutil.ProcessActor(), bootstatus.New(), true), lease.NewVolume(home, fsutil.ProcessActor(), func(string) {})
 	hold := func() {
 		var now unix.Timespec
 		if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
@@ -208,7 +208,7 @@ func TestAContainerThatGetsItsLeaseBackServesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	select {
-	case <-h.took:
+	case <-h.tookOver:
 	case <-time.After(time.Minute):
 		t.Fatal("no container serves the volume: this one has the lease and the directory, and does not take over")
 	}
@@ -217,13 +217,13 @@ func TestAContainerThatGetsItsLeaseBackServesAgain(t *testing.T) {
 // Without standby, a container whose lock another holds must end, and log the reason.
 func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 	t.Setenv(standbyVariable, "0")
-	h, l, holder := heldBy(t)
+	h, l, holder := newTestLease(t)
 	l.busy = true
 	if _, ok := holder.ClaimAtBoot(t.Context(), h, false); ok || holder.Serves() {
 		t.Errorf("ok %v, serves %v", ok, holder.Serves())
 	}
-	if last := h.told[len(h.told)-1]; !strings.Contains(last, "fatal: the lock of") || !strings.Contains(last, "HINIT_STANDBY=0") {
-		t.Errorf("it did %q", h.told)
+	if last := h.calls[len(h.calls)-1]; !strings.Contains(last, "fatal: the lock of") || !strings.Contains(last, "HINIT_STANDBY=0") {
+		t.Errorf("it did %q", h.calls)
 	}
 }
 
@@ -231,9 +231,9 @@ func TestWithoutStandbyASecondContainerEnds(t *testing.T) {
 // must end.
 func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 	for _, busy := range []bool{false, true} {
-		_, l, holder := heldBy(t)
+		_, l, holder := newTestLease(t)
 		l.busy = busy
-		holder.TakeOver(Handover{Served: true})
+		holder.TakeOver(Handover{WasServing: true})
 		serving := holder.Resume(t.Context())
 		if busy {
 			<-serving.Done()
@@ -248,18 +248,18 @@ func TestAnImageThatInheritsNoLockTakesIt(t *testing.T) {
 // re-executed meanwhile. Otherwise doctor says that the container has served the profiles for a second.
 func TestTheLockIsHeldSinceBeforeAReexecution(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		_, _, old := heldBy(t)
+		_, _, old := newTestLease(t)
 		old.BeginServing(old.watchLock(t.Context(), nil, time.Now()))
 		began := old.Status().Since
 		<-time.After(time.Hour)
-		_, l, holder := heldBy(t)
+		_, l, holder := newTestLease(t)
 		l.lost = nil
 		holder.TakeOver(old.HandOver())
 		holder.Resume(t.Context())
 		if s := holder.Status(); s.State != client.LeaseHeld || !s.Since.Equal(began) {
 			t.Errorf("the lock is %s since %v, want since %v", s.State, s.Since, began)
 		}
-		holder.TakeOver(Handover{Served: true}) // an older version does not hand over the time
+		holder.TakeOver(Handover{WasServing: true}) // an older version does not hand over the time
 		holder.Resume(t.Context())
 		if s := holder.Status(); !s.Since.Equal(time.Now()) {
 			t.Errorf("the lock is held since %v, want now", s.Since)
@@ -271,12 +271,12 @@ func TestTheLockIsHeldSinceBeforeAReexecution(t *testing.T) {
 // wait.
 func TestAStandbyWaitedSinceItsReexecution(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l, old := heldBy(t)
+		h, l, old := newTestLease(t)
 		l.busy = true
 		old.ClaimAtBoot(t.Context(), h, false)
 		began := old.Status().Since
 		<-time.After(time.Hour)
-		_, l, holder := heldBy(t)
+		_, l, holder := newTestLease(t)
 		l.busy = true
 		holder.TakeOver(old.HandOver())
 		holder.Resume(t.Context())
@@ -296,34 +296,34 @@ func TestAStandbyWaitedSinceItsReexecution(t *testing.T) {
 // the volume answers.
 func TestAVolumeThatDoesNotAnswerHoldsUpNoReexecution(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, l, holder := heldBy(t)
+		h, l, holder := newTestLease(t)
 		l.unresponsive = true
-		h.view.Services = []*supervisor.Service{{Name: "gateway-coder", Kind: supervisor.KindGateway}}
-		holder.TakeOver(Handover{Served: true})
+		h.snapshot.Services = []*supervisor.Service{{Name: "gateway-coder", Kind: supervisor.KindGateway}}
+		holder.TakeOver(Handover{WasServing: true})
 		serving := holder.Resume(t.Context())
 		<-serving.Done()
 		synctest.Wait()
 		if text := context.Cause(serving).Error(); !strings.Contains(text, "the volume has not answered") || holder.Serves() || holder.Check() == nil {
 			t.Errorf("it ended because %q, and serves %v", text, holder.Serves())
 		}
-		if !slices.Contains(h.told, "withdraw gateway-coder") {
-			t.Errorf("it did %q", h.told)
+		if !slices.Contains(h.calls, "withdraw gateway-coder") {
+			t.Errorf("it did %q", h.calls)
 		}
 		l.free <- nil
-		<-h.took
+		<-h.tookOver
 		if s := holder.Status(); s.State != client.LeaseHeld || holder.Check() != nil {
 			t.Errorf("the lock is %+v", s)
 		}
 		l.lost <- errors.New("the end of the test")
 		l.free <- nil
-		<-h.took
+		<-h.tookOver
 	})
 }
 
 // A container without profiles must serve without the lock and report no lock.
 func TestWhereThereAreNoProfilesNobodyAsksForTheLock(t *testing.T) {
-	h, _, holder := heldBy(t)
-	h.route.ServicesOnly = true
+	h, _, holder := newTestLease(t)
+	h.runPlan.ServicesOnly = true
 	serving, ok := holder.ClaimAtBoot(t.Context(), h, false)
 	if !ok || !holder.Serves() || serving != t.Context() {
 		t.Errorf("ok %v, serves %v", ok, holder.Serves())

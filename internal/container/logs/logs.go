@@ -32,9 +32,9 @@ import (
 type Options struct {
 	Config func() *config.Config
 	Actor  *fsutil.Actor // user whose rights are used to write the log files
-	// Secrets returns the secrets in the .env of a profile. more means that some are missing, because there are too many. It
+	// ReadSecrets returns the secrets in the .env of a profile. more means that some are missing, because there are too many. It
 	// may wait for a disk.
-	Secrets          func(profile string) (values []string, more bool, err error)
+	ReadSecrets      func(profile string) (values []string, more bool, err error)
 	CompressArchives gzipped.Packer                   // packer that compresses archives, which are rotated log files
 	OnOutput         func()                           // function that is called after a service has written; it must not block
 	Say              func(format string, args ...any) // function that writes a line to the container log
@@ -50,18 +50,18 @@ type Logs struct {
 	logs    sync.Map // logs by service: string → *logrotate.Log
 
 	// guards registering and masked, and prevents a Drop during a Protect; no goroutine holds mu during disk access
-	mu          sync.Mutex
-	registering map[string]int // registrations under way, by service; the supervisor may not know the service yet
-	masked      map[string]int // bytes of memory for the hidden secrets, by service
+	mu            sync.Mutex
+	registrations map[string]int // registrations under way, by service; the supervisor may not know the service yet
+	maskedBytes   map[string]int // bytes of memory for the hidden secrets, by service
 }
 
 // New returns the logs of a container, without any service.
 func New(o Options) *Logs {
 	cfg := o.Config()
-	l := &Logs{options: o, Runs: runs.NewTracker(), registering: make(map[string]int), masked: make(map[string]int)}
+	l := &Logs{options: o, Runs: runs.NewTracker(), registrations: make(map[string]int), maskedBytes: make(map[string]int)}
 	l.Set = logrotate.New(logrotate.Options{
 		MaxLine: cfg.Logs.MaxLineKB << 10, Console: logrotate.ConsoleMode(cfg.Logs.Console), ConsoleStall: cmp.Or(cfg.Logs.ConsoleStall, -1), Mask: cfg.Logs.MaskSecrets,
-		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, Pack: o.CompressArchives, OnWrite: o.OnOutput,
+		Stdout: os.Stdout, Stderr: os.Stderr, Actor: o.Actor, PackArchives: o.CompressArchives, OnWrite: o.OnOutput,
 		Warn: func(service, message string) { o.Say("log of %s: %s", cmp.Or(service, "console"), message) },
 	})
 	return l
@@ -84,7 +84,7 @@ func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 		limits = s.Logs
 	}
 	log := l.Set.Open(name, cmp.Or(profile, name), file)
-	log.Limit(logLimits(limits))
+	log.SetLimits(logLimits(limits))
 	l.logs.Store(name, log)
 }
 
@@ -92,13 +92,13 @@ func (l *Logs) Open(name, profile, file string, kind supervisor.Kind) {
 func (l *Logs) Protect(name string) (release func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.registering[name]++
+	l.registrations[name]++
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.registering[name]--
-		if l.registering[name] == 0 {
-			delete(l.registering, name)
+		l.registrations[name]--
+		if l.registrations[name] == 0 {
+			delete(l.registrations, name)
 		}
 	}
 }
@@ -108,9 +108,9 @@ func (l *Logs) Protect(name string) (release func()) {
 func (l *Logs) Drop(name string, known func(string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.registering[name] == 0 && !known(name) {
+	if l.registrations[name] == 0 && !known(name) {
 		l.logs.Delete(name)
-		delete(l.masked, name)
+		delete(l.maskedBytes, name)
 		l.Set.Drop(name)
 	}
 }
@@ -158,14 +158,14 @@ func (l *Logs) Tail(name string, done func(lines []string)) {
 	}
 }
 
-// drainTime is the time limit of [Logs.Drain]. Reading what is in the pipes takes less.
-const drainTime = 300 * time.Millisecond
+// drainTimeout is the time limit of [Logs.Drain]. Reading what is in the pipes takes less.
+const drainTimeout = 300 * time.Millisecond
 
-// Drain blocks until the log has read all output of a service and has queued it for the console, but at most for drainTime.
+// Drain blocks until the log has read all output of a service and has queued it for the console, but at most for drainTimeout.
 func (l *Logs) Drain(name string) {
 	read := make(chan struct{})
 	l.Tail(name, func([]string) { close(read) })
-	pause.AtMost(drainTime, read)
+	pause.AtMost(drainTimeout, read)
 }
 
 // Output returns counters of a service's output. It returns nil if the service has no log, or has written no line and had no
@@ -190,7 +190,7 @@ func (l *Logs) ReadSecrets(service, profile string) {
 	if !l.options.Config().Logs.MaskSecrets {
 		return
 	}
-	values, more, err := l.options.Secrets(profile)
+	values, more, err := l.options.ReadSecrets(profile)
 	if err != nil {
 		l.options.Say("%s: cannot read its secrets, so the values in its .env may be shown here: %v", service, err)
 		return
@@ -214,9 +214,9 @@ func (l *Logs) fitSecrets(service string, values []string) (kept []string, all b
 	if l.Get(service) == nil { // the service was removed while its file was read
 		return nil, true
 	}
-	delete(l.masked, service)
+	delete(l.maskedBytes, service)
 	room := maxMaskedBytes
-	for _, n := range l.masked {
+	for _, n := range l.maskedBytes {
 		room -= n
 	}
 	used := 0
@@ -225,7 +225,7 @@ func (l *Logs) fitSecrets(service string, values []string) (kept []string, all b
 		if used > room {
 			return values[:i], false
 		}
-		l.masked[service] = used
+		l.maskedBytes[service] = used
 	}
 	return values, true
 }
@@ -237,7 +237,7 @@ const secretsTimeout = time.Second
 // MaskSecrets hides the secrets of a gateway that is about to start. It waits for the disk, but not longer than
 // secretsTimeout.
 func (l *Logs) MaskSecrets(service, profile string) {
-	pause.AtMost(secretsTimeout, guard.Begin("reading secrets", func() { l.ReadSecrets(service, profile) }))
+	pause.AtMost(secretsTimeout, guard.GoWithDone("reading secrets", func() { l.ReadSecrets(service, profile) }))
 }
 
 // Handover is the state of the logs, and of the commands of clients, for the next program of a re-execution.
@@ -270,7 +270,7 @@ func (l *Logs) TakeOver(old Handover, services []*supervisor.Service) error {
 // StoreReport writes the report of a fault to the directory of the logs, as the agent's user, and returns its path.
 func (l *Logs) StoreReport(name string, report []byte) (path string, err error) {
 	dir := filepath.Join(l.options.Config().Home, "logs")
-	d, _, err := fsutil.MakeNoLink(dir, 0o755, l.options.Actor.Limited(blocking.Volume))
+	d, _, err := fsutil.MakeNoLink(dir, 0o755, l.options.Actor.WithPool(blocking.Volume))
 	if err != nil {
 		return "", err
 	}

@@ -26,7 +26,7 @@ func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, b
 	messages = new(strings.Builder)
 	cfg.Logs.Console = "raw"
 	l = New(Options{
-		Config: func() *config.Config { return cfg }, Secrets: secrets,
+		Config: func() *config.Config { return cfg }, ReadSecrets: secrets,
 		Say:  func(format string, args ...any) { fmt.Fprintf(messages, format+"\n", args...) },
 		Warn: func(format string, args ...any) { fmt.Fprintf(messages, "warning: "+format+"\n", args...) },
 	})
@@ -96,7 +96,7 @@ func TestADiskThatHangsHoldsUpNoStart(t *testing.T) {
 		answer := make(chan struct{})
 		cfg := new(config.Config)
 		cfg.Logs.MaskSecrets = true
-		l := &Logs{options: Options{Config: func() *config.Config { return cfg }, Secrets: func(string) ([]string, bool, error) {
+		l := &Logs{options: Options{Config: func() *config.Config { return cfg }, ReadSecrets: func(string) ([]string, bool, error) {
 			<-answer
 			return nil, false, nil
 		}}}
@@ -163,7 +163,7 @@ func TestSecretsOfAllProfilesTakeLittleMemory(t *testing.T) {
 		l.ReadSecrets(fmt.Sprint("gateway-", i), "coder")
 	}
 	kept := 0
-	for _, n := range l.masked {
+	for _, n := range l.maskedBytes {
 		kept += n
 	}
 	if kept != maxMaskedBytes {

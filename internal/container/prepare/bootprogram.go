@@ -48,7 +48,7 @@ func startProgram(ctx context.Context, loop programLoop, name string, job boot.J
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the boot program: %w", err)
 	}
-	p := &bootProgram{loop: loop, name: fmt.Sprintf("%s/%x", name, rand.Uint64()), path: filepath.Join(filepath.Dir(self), boot.Program)}
+	p := &bootProgram{loop: loop, name: fmt.Sprintf("%s/%x", name, rand.Uint64()), path: filepath.Join(filepath.Dir(self), boot.BootProgram)}
 	stdin, output, err := os.Pipe()
 	if err != nil {
 		return nil, fmt.Errorf("cannot make a pipe: %w", err)
@@ -62,7 +62,7 @@ func startProgram(ctx context.Context, loop programLoop, name string, job boot.J
 	err = loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
 		Name: p.name, Kind: supervisor.KindCheck, StdOverrides: [3]*os.File{stdin, stdout, os.Stderr},
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: programGrace},
-		Spec:   proc.Spec{Path: p.path, Argv: []string{boot.ProgramName}, Env: os.Environ(), Dir: "/"},
+		Spec:   proc.Spec{Path: p.path, Argv: []string{boot.BootProgramName}, Env: os.Environ(), Dir: "/"},
 	}, supervisor.WantUp)
 	_, _ = stdin.Close(), stdout.Close()
 	if err != nil {
@@ -102,9 +102,9 @@ func (p *bootProgram) receive(ctx context.Context, handle func(boot.Message) err
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case fault != nil && p.loop.Snapshot().Stopping:
-			return fmt.Errorf("%w: %w", errEnded, supervisor.ErrStopping)
+			return fmt.Errorf("%w: %w", errProgramFailed, supervisor.ErrStopping)
 		case fault != nil:
-			return fmt.Errorf("%w: %q cannot be started, or has ended early: %w; install the one of this version beside hinit", errEnded, p.path, fault)
+			return fmt.Errorf("%w: %q cannot be started, or has ended early: %w; install the one of this version beside hinit", errProgramFailed, p.path, fault)
 		case m.Done == nil:
 			err = handle(m)
 		case m.Done.Error != "":
@@ -116,4 +116,4 @@ func (p *bootProgram) receive(ctx context.Context, handle func(boot.Message) err
 	return err
 }
 
-var errEnded = errors.New("the boot program has failed")
+var errProgramFailed = errors.New("the boot program has failed")

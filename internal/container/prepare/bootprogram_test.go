@@ -8,12 +8,12 @@ import (
 	"hinit/supervisor"
 )
 
-type loop struct {
+type fakeLoop struct {
 	programLoop
 	names []string
 }
 
-func (l *loop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
+func (l *fakeLoop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want) error {
 	l.names = append(l.names, u.Name)
 	return nil
 }
@@ -22,7 +22,7 @@ func (l *loop) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want)
 // place of the boot's repair, which has just finished. The error would be "cannot repair the owners of the agent's files: the
 // boot program has failed".
 func TestAProgramIsNotEndedInThePlaceOfAnEarlierOne(t *testing.T) {
-	l := &loop{}
+	l := &fakeLoop{}
 	for range 2 {
 		p, err := startProgram(t.Context(), l, "hinit/repair", boot.Job{})
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 func TestAVolumeThatHangsIsExaminedOnce(t *testing.T) {
 	free := make(chan struct{})
 	begun := make(chan struct{}, 10)
-	e := VolumeExaminer{work: func(_ context.Context, take func(boot.Message)) error {
+	e := VolumeExaminer{runExamination: func(_ context.Context, take func(boot.Message)) error {
 		say := func(check string) {
 			var found client.Findings
 			found.OK(check, "well")

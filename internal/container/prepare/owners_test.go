@@ -24,28 +24,28 @@ import (
 
 const agentUID = 10000
 
-// teller records messages.
-type teller struct {
-	mu   sync.Mutex
-	said []string
+// messageRecorder records messages.
+type messageRecorder struct {
+	mu       sync.Mutex
+	messages []string
 }
 
-func (t *teller) Say(format string, args ...any) {
+func (t *messageRecorder) Say(format string, args ...any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.said = append(t.said, fmt.Sprintf(format, args...))
+	t.messages = append(t.messages, fmt.Sprintf(format, args...))
 }
 
-func (t *teller) repairer() *Owners {
+func (t *messageRecorder) newOwnerRepairer() *OwnerRepairer {
 	v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { t.Say("%s", warning); return true }, initlog.NewTerminationLog())
-	return newOwners(v, func(text string) { t.Say("%s", text) }, work, func(_ context.Context, profile string) { t.Say("moved %s", profile) })
+	return newOwnerRepairer(v, func(text string) { t.Say("%s", text) }, runTestJob, func(_ context.Context, profile string) { t.Say("moved %s", profile) })
 }
 
-func work(ctx context.Context, job boot.Job, take func(boot.Message)) error {
+func runTestJob(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 	r := volume.Repair(ctx, volume.Options{Options: job.Options}, func(now client.Repair) { take(boot.Message{Repair: &now}) })
 	take(boot.Message{Repair: &r.Repair})
 	if r.Changed > 0 {
-		take(boot.Message{Result: r.String()})
+		take(boot.Message{RepairSummary: r.String()})
 	}
 	return ctx.Err()
 }
@@ -63,7 +63,7 @@ func makeVolume(t *testing.T, profiles ...string) (home string, o boot.Options) 
 	t.Cleanup(func() { _ = os.RemoveAll(base) })
 	home = filepath.Join(base, "data")
 	for _, p := range profiles {
-		plant(t, home, p)
+		makeProfile(t, home, p)
 	}
 	for _, dir := range []string{base, home} {
 		if err := os.Chmod(dir, 0o755); err != nil {
@@ -74,7 +74,7 @@ func makeVolume(t *testing.T, profiles ...string) (home string, o boot.Options) 
 	return home, boot.Options{Home: home, Logs: home + "/logs", User: "hermes", Agent: agent.Actor, Say: func(boot.LogLine) {}}
 }
 
-func plant(t *testing.T, home, profile string) {
+func makeProfile(t *testing.T, home, profile string) {
 	t.Helper()
 	dir := filepath.Join(home, "profiles", profile, "work")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -94,7 +94,7 @@ func ownerOf(t *testing.T, home, profile string) uint32 {
 	return st.Uid
 }
 
-func until(t *testing.T, what string, cond func() bool) {
+func awaitCondition(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); <-time.After(2 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -105,8 +105,8 @@ func until(t *testing.T, what string, cond func() bool) {
 
 func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 	home, o := makeVolume(t, "coder")
-	said := &teller{}
-	r := said.repairer()
+	said := &messageRecorder{}
+	r := said.newOwnerRepairer()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -114,17 +114,17 @@ func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 		r.RepairAll(ctx, boot.Job{Options: o})
 		r.RepairWanted(ctx, boot.Job{Options: o})
 	}()
-	until(t, "the repair is done", r.AllRepaired)
+	awaitCondition(t, "the repair is done", r.AllRepaired)
 	if uid := ownerOf(t, home, "coder"); uid != agentUID {
 		t.Errorf("the file is %d's", uid)
 	}
-	if s := r.Status(); s.Changed == 0 || s.Stopped != "" {
+	if s := r.Status(); s.Changed == 0 || s.StopReason != "" {
 		t.Errorf("the status is %+v", s)
 	}
 	before := *r.Status()
-	plant(t, home, "later")
+	makeProfile(t, home, "later")
 	r.CorrectOwner(ctx, o, "later")
-	until(t, "the new profile is repaired", func() bool { return ownerOf(t, home, "later") == agentUID })
+	awaitCondition(t, "the new profile is repaired", func() bool { return ownerOf(t, home, "later") == agentUID })
 	if *r.Status() != before {
 		t.Errorf("the status of the repair of everything is %+v, it was %+v", *r.Status(), before)
 	}
@@ -132,19 +132,19 @@ func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 	<-ended
 	said.mu.Lock()
 	defer said.mu.Unlock()
-	if len(said.said) == 0 || !strings.HasPrefix(said.said[0], "ownership: ") {
-		t.Errorf("it said %q", said.said)
+	if len(said.messages) == 0 || !strings.HasPrefix(said.messages[0], "ownership: ") {
+		t.Errorf("it said %q", said.messages)
 	}
 }
 
 // A re-executed hinit must take over the state of a finished repair and must not begin again.
 func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
-	r := new(teller).repairer()
+	r := new(messageRecorder).newOwnerRepairer()
 	if r.Status() != nil || r.AllRepaired() {
 		t.Error("it knows of a repair before there was one")
 	}
-	r.TakeOver(&client.Repair{Seen: 3, Done: true})
-	if s := r.Status(); s == nil || s.Seen != 3 || !r.AllRepaired() {
+	r.TakeOver(&client.Repair{Examined: 3, Done: true})
+	if s := r.Status(); s == nil || s.Examined != 3 || !r.AllRepaired() {
 		t.Errorf("it knows %+v", s)
 	}
 }
@@ -153,14 +153,14 @@ func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
 // warning to install another hinit-tools.
 func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 	for fault, warnings := range map[error]int{supervisor.ErrStopping: 0, io.EOF: 1} {
-		var told teller
+		var told messageRecorder
 		v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { told.Say("%s", warning); return true }, initlog.NewTerminationLog())
 		failed := func(context.Context, boot.Job, func(boot.Message)) error {
 			return fmt.Errorf("the program has failed: %w", fault)
 		}
-		newOwners(v, nil, failed, nil).RepairAll(t.Context(), boot.Job{FilledFromImage: true, Options: boot.Options{Agent: fsutil.Self()}})
-		if len(told.said) != warnings {
-			t.Errorf("%v: %q", fault, told.said)
+		newOwnerRepairer(v, nil, failed, nil).RepairAll(t.Context(), boot.Job{FilledFromImage: true, Options: boot.Options{Agent: fsutil.ProcessActor()}})
+		if len(told.messages) != warnings {
+			t.Errorf("%v: %q", fault, told.messages)
 		}
 	}
 }
@@ -174,11 +174,11 @@ func TestARenamedHomeIsReportedAndStays(t *testing.T) {
 	if err := os.Chown(dir, 20005, 20005); err != nil {
 		t.Fatal(err)
 	}
-	said := &teller{}
-	o.Say = func(l boot.LogLine) { said.said = append(said.said, l.Text) }
-	said.repairer().CorrectOwner(t.Context(), o, "foo")
-	if len(said.said) != 1 || !strings.Contains(said.said[0], "profile foo stays uid 20005's") || !strings.Contains(said.said[0], "hinit isolate apply foo") {
-		t.Errorf("said %q", said.said)
+	said := &messageRecorder{}
+	o.Say = func(l boot.LogLine) { said.messages = append(said.messages, l.Text) }
+	said.newOwnerRepairer().CorrectOwner(t.Context(), o, "foo")
+	if len(said.messages) != 1 || !strings.Contains(said.messages[0], "profile foo stays uid 20005's") || !strings.Contains(said.messages[0], "hinit isolate apply foo") {
+		t.Errorf("said %q", said.messages)
 	}
 	if info, err := os.Lstat(dir); err != nil || info.Sys().(*syscall.Stat_t).Uid != 20005 {
 		t.Errorf("the home was given away: %v", err)

@@ -32,9 +32,9 @@ import (
 	"hinit/supervisor"
 )
 
-// Stage does the part of the boot before the first service. Later, it makes the boot program work on the volume, for example
+// Preparer does the part of the boot before the first service. Later, it makes the boot program work on the volume, for example
 // to repair owners.
-type Stage struct {
+type Preparer struct {
 	*initlog.Logger
 
 	AgentLogger     *initlog.Logger // logger for messages that an agent can cause
@@ -48,27 +48,27 @@ type Stage struct {
 	RunPlan         func() *boot.RunPlan
 	Serves          func() bool // reports whether this init serves the volume
 	Started         time.Time   // when the container was started
-	Owners          *Owners
+	OwnerRepairer   *OwnerRepairer
 	VolumeExaminer  VolumeExaminer
 	RepairAll       atomic.Bool // whether the next repair of owners must examine every file
 	FilledFromImage atomic.Bool // whether the data directory was empty, and was filled from the image
 
-	repairsEnded func() error
+	awaitRepairs func() error
 }
 
-// Connect makes the Owners and the VolumeExaminer of a Stage. Call it after the other exported fields are set.
-func (s *Stage) Connect() {
+// CreateParts makes the Owners and the VolumeExaminer of a Stage. Call it after the other exported fields are set.
+func (s *Preparer) CreateParts() {
 	repair := func(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 		return s.runJob(ctx, "hinit/repair", job, take)
 	}
-	s.Owners = newOwners(s.AgentLogger, func(text string) { s.Registry.Post(supervisor.Remark{Text: supervisor.ShortenText(text)}) }, repair, s.correctHomeOwner)
-	s.VolumeExaminer.work = s.examine
+	s.OwnerRepairer = newOwnerRepairer(s.AgentLogger, func(text string) { s.Registry.Post(supervisor.Remark{Text: supervisor.ShortenText(text)}) }, repair, s.correctHomeOwner)
+	s.VolumeExaminer.runExamination = s.examine
 }
 
 // Run prepares the container for its first service (contract, section 2.1). ready blocks until processes may be started. An
 // error means that the container must stop.
-func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error {
-	r := &preparation{Stage: s, ctx: ctx, cfg: cfg, ready: ready, job: s.Job(cfg)}
+func (s *Preparer) Run(ctx context.Context, cfg *config.Config, ready func()) error {
+	r := &preparation{Preparer: s, ctx: ctx, cfg: cfg, ready: ready, job: s.NewJob(cfg)}
 	r.job.Hooks, r.job.EndOnFailedHook, r.job.EndOnFailedScript = boot.ConfiguredHooks(cfg), cfg.Boot.Strict, cfg.Image.FailedStepEffect == "2"
 	if r.job.ServicesOnly {
 		ready()
@@ -77,15 +77,15 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 		}
 		return r.finishBoot(r.start(), nil)
 	}
-	for _, l := range s.Agent.Lines {
+	for _, l := range s.Agent.LogLines {
 		s.logLine(l)
 	}
 	var modes []string
 	var wanted, seed bool
 	blocking.Run(blocking.Foreign, func() {
-		modes = boot.StartRestrictions(boot.StartFacts{
-			Pod: boot.InPod(os.LookupEnv),
-			UID: os.Geteuid(), Agent: s.Agent.Actor, AgentUID: s.Agent.User.UID, Known: s.Agent.Known, Name: cfg.Agent.User,
+		modes = boot.StartRestrictions(boot.ContainerFacts{
+			InPod: boot.InPod(os.LookupEnv),
+			UID:   os.Geteuid(), Agent: s.Agent.Actor, AgentUID: s.Agent.User.UID, AgentInPasswd: s.Agent.InPasswd, AgentName: cfg.Agent.User,
 		})
 		wanted, seed = r.job.IsNeeded(), r.job.HasSeed()
 	})
@@ -103,7 +103,7 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 	report := boot.Prepare(ctx, r.job.Options, more...)
 	// change the owners of the homes now, so that no tenant has access to the new directories
 	if r.job.Options.Tenants.Enabled && !report.HomeIsLink && !report.ReadOnly {
-		report.Run(ctx, r.job.Options, []boot.Phase{{Name: "tenants", Volume: true, Run: r.changeTenantOwners}})
+		report.Run(ctx, r.job.Options, []boot.Phase{{Name: "tenants", NeedsVolume: true, Run: r.changeTenantOwners}})
 	}
 	if started == nil && report.HasSecrets {
 		started = r.start()
@@ -125,27 +125,27 @@ func (s *Stage) Run(ctx context.Context, cfg *config.Config, ready func()) error
 }
 
 // BootOptions returns the options of this container for package boot.
-func (s *Stage) BootOptions(cfg *config.Config) boot.Options {
+func (s *Preparer) BootOptions(cfg *config.Config) boot.Options {
 	tenants := s.Agent.Tenants
 	if tenants.Enabled { // tells the store that it can read homes of tenants (profiles with their own users)
 		tenants = boot.TenantsOf(cfg, s.Agent.Actor)
 	}
 	return boot.Options{
 		Tenants: tenants, Home: cfg.Home, Logs: cfg.Logs.Dir, User: cfg.Agent.User, Agent: s.Agent.Actor, Env: os.LookupEnv, RepairEverything: s.RepairAll.Load(),
-		ImageBuild: cfg.Image.BuildStamp, ImageFillsHome: cfg.Boot.PreparedBy == config.PreparedByImage, Say: func(l boot.LogLine) { writeLine(s.AgentLogger, l) },
+		ImageBuildID: cfg.Image.BuildStamp, ImageFillsHome: cfg.Boot.PreparedBy == config.PreparedByImage, Say: func(l boot.LogLine) { writeLine(s.AgentLogger, l) },
 	}
 }
 
-// Job describes this container to the boot program.
-func (s *Stage) Job(cfg *config.Config) boot.Job {
+// NewJob describes this container to the boot program.
+func (s *Preparer) NewJob(cfg *config.Config) boot.Job {
 	return boot.Job{
-		Options: s.BootOptions(cfg), AgentUser: s.Agent.User, UserInPasswd: s.Agent.Known, Version: version.Get().String(), ServicesOnly: s.RunPlan().ServicesOnly,
+		Options: s.BootOptions(cfg), AgentUser: s.Agent.User, UserInPasswd: s.Agent.InPasswd, Version: version.Get().String(), ServicesOnly: s.RunPlan().ServicesOnly,
 		FilledFromImage: s.FilledFromImage.Load(),
 	}
 }
 
 // logLine writes a line of the boot to the container log. A warning also goes to the status.
-func (s *Stage) logLine(l boot.LogLine) { writeLine(s.Logger, l) }
+func (s *Preparer) logLine(l boot.LogLine) { writeLine(s.Logger, l) }
 
 func writeLine(v *initlog.Logger, l boot.LogLine) {
 	v.Print(l.Text)
@@ -156,18 +156,18 @@ func writeLine(v *initlog.Logger, l boot.LogLine) {
 
 // LogTimeline logs the duration of the boot and its steps. Time outside of all steps, such as the wait for the control socket,
 // appears as the step "other".
-func (s *Stage) LogTimeline() {
+func (s *Preparer) LogTimeline() {
 	if rest := time.Since(s.Started).Seconds() - show.BootSeconds(s.Status.Steps()); rest > 0 {
 		s.Status.AddSteps(client.BootStep{Name: "other", Seconds: rest})
 	}
-	s.Say("boot: %s", show.Timeline(s.Status.Steps()))
+	s.Say("boot: %s", show.BootTimeline(s.Status.Steps()))
 }
 
 // RunStep runs a step of the boot, and records its duration and error. After an error the boot continues.
-func (s *Stage) RunStep(name string, step func() error) { s.Status.AddSteps(s.MeasureStep(name, step)) }
+func (s *Preparer) RunStep(name string, fn func() error) { s.Status.AddSteps(s.MeasureStep(name, fn)) }
 
 // MeasureStep runs a step like RunStep, and returns the step without adding it to the status.
-func (s *Stage) MeasureStep(name string, step func() error) client.BootStep {
+func (s *Preparer) MeasureStep(name string, step func() error) client.BootStep {
 	start := time.Now()
 	err := step()
 	p := client.BootStep{Name: name, Seconds: time.Since(start).Seconds()}
@@ -180,12 +180,12 @@ func (s *Stage) MeasureStep(name string, step func() error) client.BootStep {
 
 // NotifyOuterInit sends READY=1 to the program that started this container, if it accepts such messages (sd_notify(3)). It does
 // not block.
-func (s *Stage) NotifyOuterInit() {
+func (s *Preparer) NotifyOuterInit() {
 	if s.Registry.Snapshot().Stopping {
 		return
 	}
 	guard.Go("saying that the boot is done", func() {
-		if err := notify.SendOuter("READY=1"); err != nil {
+		if err := notify.SendToManager("READY=1"); err != nil {
 			s.Warn("cannot say that the boot is done %v", err)
 		}
 	})
@@ -195,7 +195,7 @@ func (s *Stage) NotifyOuterInit() {
 const reasonExpected = "the boot has not come to it yet"
 
 // ExpectServices makes the status show the services of hinit.yaml until the boot registers them.
-func (s *Stage) ExpectServices(cfg *config.Config) {
+func (s *Preparer) ExpectServices(cfg *config.Config) {
 	var list []*supervisor.Service
 	for _, name := range slices.Sorted(maps.Keys(cfg.Services)) {
 		of := cfg.Services[name]
@@ -209,7 +209,7 @@ func (s *Stage) ExpectServices(cfg *config.Config) {
 	s.Status.SetExpected(list)
 }
 
-func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, wanted bool) *supervisor.Service {
+func (s *Preparer) expectedService(name string, kind supervisor.Kind, need string, wanted bool) *supervisor.Service {
 	want := supervisor.WantDown
 	if wanted {
 		want = supervisor.WantUp
@@ -221,7 +221,7 @@ func (s *Stage) expectedService(name string, kind supervisor.Kind, need string, 
 
 // expectProfiles makes the status show the gateways of the profiles until the boot registers them. It reads the profiles in a
 // goroutine, during the hooks. After a change by a hook, the status is out of date until the boot reads the profiles.
-func (s *Stage) expectProfiles(cfg *config.Config) {
+func (s *Preparer) expectProfiles(cfg *config.Config) {
 	s.Status.ExpectLater(func() []*supervisor.Service {
 		found, _, err := s.Store.Discover() // the boot itself reports the warnings
 		if err != nil {
@@ -242,9 +242,9 @@ func (s *Stage) expectProfiles(cfg *config.Config) {
 }
 
 // Expected returns the services that the boot will register, see [bootstatus.Status.Expected]; nil after the boot.
-func (s *Stage) Expected(ctx context.Context, all bool) []*supervisor.Service {
+func (s *Preparer) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	if s.Status.HasEnded() || !s.Serves() {
 		return nil
 	}
-	return s.Status.Expected(ctx, all)
+	return s.Status.ExpectedServices(ctx, all)
 }

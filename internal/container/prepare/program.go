@@ -18,16 +18,16 @@ import (
 
 // preparation is the state of one call of [Stage.Run]. Only the goroutine of the boot uses it; hooks run beside it.
 type preparation struct {
-	*Stage
+	*Preparer
 
-	ctx      context.Context //nolint:containedctx // context of the run
-	cfg      *config.Config
-	ready    func()
-	job      boot.Job
-	program  *bootProgram
-	reported bool
-	unusable bool           // the data volume can't be used, so hinit makes only steps that do not need it
-	hooks    sync.WaitGroup // counts the running hooks
+	ctx            context.Context //nolint:containedctx // context of the run
+	cfg            *config.Config
+	ready          func()
+	job            boot.Job
+	program        *bootProgram
+	reportReceived bool
+	volumeUnusable bool           // the data volume can't be used, so hinit makes only steps that do not need it
+	hooks          sync.WaitGroup // counts the running hooks
 }
 
 // start starts the boot program in the background. The returned function blocks until the program runs.
@@ -45,8 +45,8 @@ func (r *preparation) fillEmptyHome(ctx context.Context, s *boot.Step) error {
 		switch {
 		case m.Report != nil:
 			s.FilledFromImage = m.Report.FilledFromImage
-		case m.AgentLine != nil:
-			s.Tell(*m.AgentLine)
+		case m.AgentLogLine != nil:
+			s.Tell(*m.AgentLogLine)
 		}
 	})
 }
@@ -60,8 +60,8 @@ func (r *preparation) changeTenantOwners(ctx context.Context, s *boot.Step) erro
 
 // correctHomeOwner makes the boot program correct the owner of the home of a profile that is about to start. It blocks for at
 // most homeOwnerTimeout.
-func (s *Stage) correctHomeOwner(ctx context.Context, profile string) {
-	job := s.Job(s.Config())
+func (s *Preparer) correctHomeOwner(ctx context.Context, profile string) {
+	job := s.NewJob(s.Config())
 	job.StartingProfile = profile
 	s.changeOwners(ctx, job, func(l boot.LogLine) { writeLine(s.AgentLogger, l) })
 }
@@ -70,13 +70,13 @@ func (s *Stage) correctHomeOwner(ctx context.Context, profile string) {
 // this limit.
 const homeOwnerTimeout = 7 * time.Second
 
-func (s *Stage) changeOwners(ctx context.Context, job boot.Job, report func(boot.LogLine)) {
+func (s *Preparer) changeOwners(ctx context.Context, job boot.Job, report func(boot.LogLine)) {
 	ctx, cancel := context.WithTimeout(ctx, homeOwnerTimeout)
 	defer cancel()
 	job.ChangeOwners = true
 	err := s.runJob(ctx, "hinit/move", job, func(m boot.Message) {
-		if m.AgentLine != nil {
-			report(*m.AgentLine)
+		if m.AgentLogLine != nil {
+			report(*m.AgentLogLine)
 		}
 	})
 	if err != nil {
@@ -93,16 +93,16 @@ func (r *preparation) finishBoot(started func() (*bootProgram, error), report *b
 		}
 		err = r.program.receive(r.ctx, r.handleMessage)
 	} else {
-		err = fmt.Errorf("%w: %w", errEnded, err)
+		err = fmt.Errorf("%w: %w", errProgramFailed, err)
 	}
 	r.hooks.Wait()
 	r.Status.HooksEnd()
-	if !errors.Is(err, errEnded) || r.cfg.Boot.Strict {
+	if !errors.Is(err, errProgramFailed) || r.cfg.Boot.Strict {
 		return err
 	}
 	r.Status.AddSteps(client.BootStep{Name: "boot program", Error: err.Error()})
 	r.Warn("%v — continuing", err)
-	if report != nil && !r.reported {
+	if report != nil && !r.reportReceived {
 		return r.handleReport(report)
 	}
 	return nil
@@ -111,10 +111,10 @@ func (r *preparation) finishBoot(started func() (*bootProgram, error), report *b
 // handleMessage logs, stores or answers one message of the boot program. An error ends the preparation.
 func (r *preparation) handleMessage(m boot.Message) error {
 	switch {
-	case m.Line != nil:
-		r.logLine(*m.Line)
-	case m.AgentLine != nil:
-		writeLine(r.AgentLogger, *m.AgentLine)
+	case m.LogLine != nil:
+		r.logLine(*m.LogLine)
+	case m.AgentLogLine != nil:
+		writeLine(r.AgentLogger, *m.AgentLogLine)
 	case m.Report != nil:
 		if err := r.handleReport(m.Report); err != nil {
 			return err
@@ -122,15 +122,15 @@ func (r *preparation) handleMessage(m boot.Message) error {
 		r.program.send(boot.Answer{Env: r.Units.AgentEnv(r.cfg)})
 	case m.HookCount != nil:
 		r.Status.SetHookCount(*m.HookCount)
-		if *m.HookCount > 0 && !r.unusable && !r.RunPlan().ServicesOnly && !r.RunPlan().DashboardOnly {
+		if *m.HookCount > 0 && !r.volumeUnusable && !r.RunPlan().ServicesOnly && !r.RunPlan().DashboardOnly {
 			r.expectProfiles(r.cfg)
 		}
 	case m.Hook != nil:
-		r.hooks.Go(guard.Func("running a boot step", func() {
+		r.hooks.Go(guard.WrapFunc("running a boot step", func() {
 			code, err := r.runHook(*m.Hook)
-			answer := boot.Answer{Hook: m.Hook.Number, Code: code}
+			answer := boot.Answer{HookNumber: m.Hook.Number, HookExitCode: code}
 			if err != nil {
-				answer.Err = err.Error()
+				answer.HookError = err.Error()
 			}
 			r.program.send(answer)
 		}))
@@ -144,7 +144,7 @@ func (r *preparation) handleMessage(m boot.Message) error {
 // handleReport handles the report about the data volume. It blocks until processes may be started. An error means that the
 // container must stop.
 func (r *preparation) handleReport(handleReport *boot.Report) error {
-	r.reported = true
+	r.reportReceived = true
 	r.Status.AddSteps(handleReport.Phases...)
 	r.Units.SetHome(handleReport.Home)
 	if len(handleReport.Env) > 0 {
@@ -152,10 +152,10 @@ func (r *preparation) handleReport(handleReport *boot.Report) error {
 	}
 	r.RepairAll.Store(handleReport.RepairEverything)
 	r.FilledFromImage.Store(handleReport.FilledFromImage)
-	r.unusable = handleReport.Unusable
-	failed, failing := handleReport.Failed()
+	r.volumeUnusable = handleReport.Unusable
+	failed, failing := handleReport.FirstFailure()
 	// other boot steps can also fill the home, and agents work without a browser
-	ends, ending := handleReport.Failed("plant", "browser")
+	ends, ending := handleReport.FirstFailure("plant", "browser")
 	switch {
 	case failing && r.cfg.Boot.Strict:
 		return fmt.Errorf("the boot step %q has failed, and boot.strict is set: %s", failed.Name, failed.Error)
@@ -170,7 +170,7 @@ func (r *preparation) handleReport(handleReport *boot.Report) error {
 		r.RunStep("owners", func() error {
 			select {
 			case <-r.RepairOwners(r.ctx, true):
-			case <-time.After(ownersTime): // the repair continues in the background
+			case <-time.After(ownerRepairTimeout): // the repair continues in the background
 			case <-r.ctx.Done():
 			}
 			return nil
@@ -218,35 +218,35 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	return code, err
 }
 
-// ownersTime is how long the boot waits for the repair of owners after a change of the agent's user. Then the repair continues
-// in the background.
-const ownersTime = 5 * time.Second
+// ownerRepairTimeout is how long the boot waits for the repair of owners after a change of the agent's user. Then the repair
+// continues in the background.
+const ownerRepairTimeout = 5 * time.Second
 
 // RepairOwners repairs owners in the background until ctx ends. If all is set, it begins with all files. The returned channel
 // is closed after this first repair. During the repair of an earlier call, RepairOwners does nothing, and returns a channel
 // that is never closed.
-func (s *Stage) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
+func (s *Preparer) RepairOwners(ctx context.Context, all bool) <-chan struct{} {
 	repaired := make(chan struct{})
-	if s.repairsEnded != nil && s.repairsEnded() == nil {
+	if s.awaitRepairs != nil && s.awaitRepairs() == nil {
 		return repaired
 	}
-	s.repairsEnded = ctx.Err
+	s.awaitRepairs = ctx.Err
 	guard.Go("repairing owners", func() {
-		job := s.Job(s.Config())
+		job := s.NewJob(s.Config())
 		if all {
-			s.Owners.RepairAll(ctx, job)
+			s.OwnerRepairer.RepairAll(ctx, job)
 		}
 		close(repaired)
-		s.Owners.RepairWanted(ctx, job)
+		s.OwnerRepairer.RepairWanted(ctx, job)
 	})
 	return repaired
 }
 
 // CompressArchives makes the boot program compress rotated logs. It is a [gzipped.Packer].
-func (s *Stage) CompressArchives(ctx context.Context, logs []gzipped.Archives, young time.Duration) (results []gzipped.Result, err error) {
-	job := s.Job(s.Config())
+func (s *Preparer) CompressArchives(ctx context.Context, logs []gzipped.Archives, young time.Duration) (results []gzipped.Result, err error) {
+	job := s.NewJob(s.Config())
 	job.CompressLogs, job.MinLogAge = logs, young
-	err = s.runJob(ctx, "hinit/pack", job, func(m boot.Message) { results = m.Packed })
+	err = s.runJob(ctx, "hinit/pack", job, func(m boot.Message) { results = m.CompressedLogs })
 	if err == nil && len(results) != len(logs) {
 		err = fmt.Errorf("cannot compress archives: the boot program tells of %d logs, not of %d", len(results), len(logs))
 	}
@@ -255,12 +255,12 @@ func (s *Stage) CompressArchives(ctx context.Context, logs []gzipped.Archives, y
 
 // MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. After an
 // error, found has the measurements from before the error.
-func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, work string) (found []boot.Measurement, err error) {
-	job := s.Job(s.Config())
-	job.Gateways, job.Measure = profiles, work
+func (s *Preparer) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, work string) (found []boot.Measurement, err error) {
+	job := s.NewJob(s.Config())
+	job.Gateways, job.MeasureKind = profiles, work
 	at := ""
 	err = s.runJob(ctx, "hinit/measure"+work, job, func(m boot.Message) {
-		found = append(found, m.Measured...)
+		found = append(found, m.Measurements...)
 		if m.Examining != nil {
 			at = " (at profile " + m.Examining.Check + ")"
 		}
@@ -272,7 +272,7 @@ func (s *Stage) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, wo
 }
 
 // runJob starts a boot program for a job that needs no answers, passes each of its messages to take, and blocks until its end.
-func (s *Stage) runJob(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
+func (s *Preparer) runJob(ctx context.Context, name string, job boot.Job, take func(boot.Message)) error {
 	p, err := startProgram(ctx, s.Registry, name, job)
 	if err != nil {
 		return err

@@ -28,8 +28,8 @@ const (
 	exitUsage  = 2
 )
 
-// Start contains the input for making the container: the configuration, the agent's user, and the meaning of the CMD.
-type Start struct {
+// Input contains the input for making the container: the configuration, the agent's user, and the meaning of the CMD.
+type Input struct {
 	Config  *config.Config
 	Agent   boot.Agent
 	RunPlan boot.RunPlan
@@ -45,16 +45,16 @@ type Handover struct {
 }
 
 // HandOver returns the state that TakeOver needs in the program after a re-execution.
-func (s Start) HandOver() Handover {
-	return Handover{s.Config.Path, s.Config.Text, s.Agent.User, s.Agent.Known, s.RunPlan}
+func (s Input) HandOver() Handover {
+	return Handover{s.Config.Path, s.Config.Content, s.Agent.User, s.Agent.InPasswd, s.RunPlan}
 }
 
-// TakeOver returns the Start for a program that takes over the state of the previous program.
-func (old Handover) TakeOver() (start Start, err error) {
+// TakeOver returns the Input for a program that takes over the state of the previous program.
+func (old Handover) TakeOver() (start Input, err error) {
 	if old.Config == nil {
 		old.Config = []byte{}
 	}
-	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Text: old.Config, ServicesOnly: old.RunPlan.ServicesOnly, Env: os.LookupEnv})
+	cfg, err := config.Load(config.Options{Path: old.ConfigPath, Content: old.Config, ServicesOnly: old.RunPlan.ServicesOnly, Env: os.LookupEnv})
 	if err != nil {
 		return start, err
 	}
@@ -62,12 +62,12 @@ func (old Handover) TakeOver() (start Start, err error) {
 	if old.RunPlan.ServicesOnly {
 		agent = boot.CallerAsAgent()
 	}
-	return Start{cfg, agent, old.RunPlan}, nil
+	return Input{cfg, agent, old.RunPlan}, nil
 }
 
-// Container returns the Start of a container's init. path returns the PATH of the agent's programs, given the agent's home. If
+// FromArgs returns the Start of a container's init. path returns the PATH of the agent's programs, given the agent's home. If
 // the init can't begin, Container prints the reason, and returns ok false with the exit code.
-func Container(argv0 string, args []string, path func(home string) string) (start Start, code int, ok bool) {
+func FromArgs(argv0 string, args []string, path func(home string) string) (start Input, code int, ok bool) {
 	cfg, err := registry.LoadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
 		return start, initlog.ReportRefusal(exitUsage, err), false
@@ -76,7 +76,7 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 	if err != nil {
 		return start, initlog.ReportRefusal(ExitFailed, err), false
 	}
-	if err := boot.CheckStartUser(os.Geteuid(), agent.User.UID, agent.Known, os.LookupEnv); err != nil {
+	if err := boot.CheckStartUser(os.Geteuid(), agent.User.UID, agent.InPasswd, os.LookupEnv); err != nil {
 		initlog.WriteTermination(ExitFailed, err)
 		fmt.Fprintln(os.Stderr, err)
 		return start, ExitFailed, false
@@ -87,14 +87,14 @@ func Container(argv0 string, args []string, path func(home string) string) (star
 			wd = here
 		}
 	})
-	return Start{cfg, agent, boot.PlanRun(boot.CommandLine{
-		Argv0: argv0, Args: args, Agent: cfg.Agent.Binary, Subcommands: cfg.Image.Subcommands, Env: os.LookupEnv, FindProgram: boot.CommandFinder(path(cfg.Home), wd),
+	return Input{cfg, agent, boot.PlanRun(boot.CommandLine{
+		Argv0: argv0, Args: args, AgentBinary: cfg.Agent.Binary, Subcommands: cfg.Image.Subcommands, Env: os.LookupEnv, FindProgram: boot.CommandFinder(path(cfg.Home), wd),
 	})}, 0, true
 }
 
-// ServicesOnly returns the Start of an init that supervises only the services of a configuration file. For "" it takes the
+// FromFile returns the Start of an init that supervises only the services of a configuration file. For "" it takes the
 // first of these: the file in HINIT_CONFIG, hinit.yaml in the working directory, [config.DefaultPath].
-func ServicesOnly(file string) (start Start, code int, ok bool) {
+func FromFile(file string) (start Input, code int, ok bool) {
 	file, err := findConfigFile(file)
 	if err != nil {
 		return start, initlog.ReportRefusal(exitUsage, err), false
@@ -106,7 +106,7 @@ func ServicesOnly(file string) (start Start, code int, ok bool) {
 	if err != nil {
 		return start, initlog.ReportRefusal(exitUsage, err), false
 	}
-	return Start{Config: cfg, Agent: boot.CallerAsAgent(), RunPlan: boot.RunPlan{ServicesOnly: true}}, 0, true
+	return Input{Config: cfg, Agent: boot.CallerAsAgent(), RunPlan: boot.RunPlan{ServicesOnly: true}}, 0, true
 }
 
 // defaultConfigFile is the file that "hinit run" reads in the working directory if the user names none.
@@ -127,37 +127,37 @@ func findConfigFile(named string) (file string, err error) {
 	return "", fmt.Errorf("cannot run the services: there is no %s here and no %s; name a file: hinit run -c FILE", defaultConfigFile, config.DefaultPath)
 }
 
-// consoleSyncTime is how long the start of the CMD waits for earlier messages of hinit on the console.
-const consoleSyncTime = 300 * time.Millisecond
+// consoleSyncTimeout is how long the start of the CMD waits for earlier messages of hinit on the console.
+const consoleSyncTimeout = 300 * time.Millisecond
 
 // StartCmd starts the container's CMD. It does nothing if hinit supervises a gateway instead.
-func (s *Stage) StartCmd(ctx context.Context) {
+func (s *Preparer) StartCmd(ctx context.Context) {
 	if !s.RunPlan().HasCommand() {
 		return
 	}
 	// The CMD writes to the console itself, so write hinit's own lines first. A stuck console delays the CMD for
-	// consoleSyncTime only.
-	patience, done := context.WithTimeout(ctx, consoleSyncTime)
+	// consoleSyncTimeout only.
+	patience, done := context.WithTimeout(ctx, consoleSyncTimeout)
 	_ = s.Logs.Sync(patience)
 	done()
-	s.start(ctx, s.Units.Cmd(s.Config(), s.RunPlan(), IsControllingTerminal(os.Stdin)), "the CMD")
+	s.startUnit(ctx, s.Units.Cmd(s.Config(), s.RunPlan(), IsControllingTerminal(os.Stdin)), "the CMD")
 }
 
 // StartPlaceholder starts a process in place of a CMD "gateway run", whose gateway hinit supervises as a service. The process
 // is "sleep infinity", or hinit itself (exe) if the image has no sleep.
-func (s *Stage) StartPlaceholder(ctx context.Context, exe string) {
+func (s *Preparer) StartPlaceholder(ctx context.Context, exe string) {
 	if s.RunPlan().DashboardOnly {
 		return
 	}
 	path, found := "", false
-	blocking.Run(blocking.Foreign, func() { path, found = boot.CommandFinder(proc.Getenv(s.Units.Env(), "PATH"), "/")(units.SleepName) })
+	blocking.Run(blocking.Foreign, func() { path, found = boot.CommandFinder(proc.Getenv(s.Units.Env(), "PATH"), "/")(units.PauseName) })
 	if !found {
 		path = exe
 	}
-	s.start(ctx, units.PlaceholderUnit(path, s.Units.Env(), s.Agent.Cred), "the process that stands for the CMD")
+	s.startUnit(ctx, units.PlaceholderUnit(path, s.Units.Env(), s.Agent.Cred), "the process that stands for the CMD")
 }
 
-func (s *Stage) start(ctx context.Context, u supervisor.Unit, what string) {
+func (s *Preparer) startUnit(ctx context.Context, u supervisor.Unit, what string) {
 	if err := s.Registry.Register(ctx, u, supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
 		s.Warn("cannot start %s: %v", what, err)
 	}

@@ -22,45 +22,45 @@ import (
 
 // Options are the parts of hinit that a Reporter uses. The Reporter calls one function at a time. None of them may block.
 type Options struct {
-	Loop       *supervisor.Loop
-	Say        func(format string, args ...any) // function that writes a line to the container log
-	Observe    func(supervisor.Record)
-	OnLost     func() // function that is called when the history has dropped records that were not reported
-	OnStopping func() // function that is called when the container is stopping, perhaps several times
+	Loop          *supervisor.Loop
+	Say           func(format string, args ...any) // function that writes a line to the container log
+	Observe       func(supervisor.Record)
+	OnRecordsLost func() // function that is called when the history has dropped records that were not reported
+	OnStopping    func() // function that is called when the container is stopping, perhaps several times
 }
 
 // Reporter reports the records of the event history.
 type Reporter struct {
 	options  Options
-	workDone chan struct{} // channel of capacity 1 that holds a token after RecordWork
+	activity chan struct{} // channel of capacity 1 that holds a token after NoteActivity
 
-	mu       sync.Mutex // a goroutine holds mu during a report, and during a re-execution
-	reported uint64     // Seq of the last reported record
+	mu              sync.Mutex // a goroutine holds mu during a report, and during a re-execution
+	lastReportedSeq uint64     // Seq of the last reported record
 }
 
 // New returns a Reporter that has not reported any record.
-func New(o Options) *Reporter { return &Reporter{options: o, workDone: make(chan struct{}, 1)} }
+func New(o Options) *Reporter { return &Reporter{options: o, activity: make(chan struct{}, 1)} }
 
 // Pause stops all reports until release is called. It returns the Seq of the last reported record.
 func (r *Reporter) Pause() (reported uint64, release func()) {
 	r.mu.Lock()
-	return r.reported, r.mu.Unlock
+	return r.lastReportedSeq, r.mu.Unlock
 }
 
 // TakeOver sets the Seq of the last reported record to the one that [Reporter.Pause] returned before the re-execution.
-func (r *Reporter) TakeOver(reported uint64) { r.reported = reported }
+func (r *Reporter) TakeOver(reported uint64) { r.lastReportedSeq = reported }
 
 // Run reports records until the supervisor has ended or ctx ends. After a quiet time it also returns unused memory to the
 // kernel.
 func (r *Reporter) Run(ctx context.Context) {
 	history := r.options.Loop.History()
 	var memory tuning.Releaser
-	quiet := time.NewTimer(tuning.ReleaseAfter)
+	quiet := time.NewTimer(tuning.ReleaseDelay)
 	defer quiet.Stop()
 	rested := false
 	stir := func() {
 		rested = false
-		quiet.Reset(tuning.ReleaseAfter)
+		quiet.Reset(tuning.ReleaseDelay)
 	}
 	for {
 		changed := history.Changed()
@@ -71,13 +71,13 @@ func (r *Reporter) Run(ctx context.Context) {
 		}
 		select {
 		case <-changed:
-		case <-r.workDone:
+		case <-r.activity:
 			stir()
 		case <-quiet.C: // for the time ReleaseAfter, there was no record and no other work
 			memory.Release(rested)
 			if !rested {
 				rested = true
-				quiet.Reset(tuning.ReleaseAgain)
+				quiet.Reset(tuning.SecondReleaseDelay)
 			}
 		case <-r.options.Loop.Ended():
 			if history.Last() == cursor {
@@ -89,33 +89,33 @@ func (r *Reporter) Run(ctx context.Context) {
 	}
 }
 
-// RecordWork tells the Reporter about work that causes no record, such as a request of a client or the reading of a profile. Run
-// then also waits for a quiet time, and returns unused memory to the kernel.
-func (r *Reporter) RecordWork() {
-	pause.Wake(r.workDone)
+// NoteActivity tells the Reporter about work that causes no record, such as a request of a client or the reading of a profile.
+// Run then also waits for a quiet time, and returns unused memory to the kernel.
+func (r *Reporter) NoteActivity() {
+	pause.Wake(r.activity)
 }
 
 // reportNew reports new records. cursor is the Seq of the last reported record. some is false if there was no new record.
 func (r *Reporter) reportNew(history *supervisor.Ring) (cursor uint64, some bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	records, lost := history.Since(r.reported)
+	records, lost := history.Since(r.lastReportedSeq)
 	if len(records) > 0 && r.options.Loop.Snapshot().Stopping {
 		r.options.OnStopping()
 	}
-	r.reported += lost
+	r.lastReportedSeq += lost
 	if lost > 0 {
 		r.options.Say("%d events are not shown here", lost)
-		r.options.OnLost()
+		r.options.OnRecordsLost()
 	}
 	for _, record := range records {
-		r.reported = record.Seq
+		r.lastReportedSeq = record.Seq
 		if line := LogLine(record); line != "" {
 			r.options.Say("%s", line)
 		}
 		r.options.Observe(record)
 	}
-	return r.reported, len(records) > 0
+	return r.lastReportedSeq, len(records) > 0
 }
 
 // LogLine returns the line about a record for the container log, or "" if the record is not important enough.
@@ -130,7 +130,7 @@ func LogLine(r supervisor.Record) string {
 		return "" // the boot reports its hooks itself
 	case runs.IsRun(r.Service): // clients run many commands, and each client learns the result of its own
 		if r.Exit != nil && r.Exit.Cause == supervisor.CauseOOM {
-			return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.ToClient())))
+			return fmt.Sprintf("%s: %s", r.Service, show.RunEndText(new(r.Exit.ToClient())))
 		}
 		return ""
 	case r.Service == units.CmdName:
@@ -141,7 +141,7 @@ func LogLine(r supervisor.Record) string {
 	case r.Exit != nil && strings.HasSuffix(r.Reason, supervisor.SuffixProfileGone): // the exit itself was reported before
 		return fmt.Sprintf("%s: no crash: it %s", r.Service, r.Reason)
 	case r.Exit != nil:
-		return fmt.Sprintf("%s: %s", r.Service, show.Ending(new(r.Exit.ToClient())))
+		return fmt.Sprintf("%s: %s", r.Service, show.RunEndText(new(r.Exit.ToClient())))
 	case r.From == r.To && strings.HasPrefix(r.Reason, supervisor.ReasonCrashLoop):
 		return fmt.Sprintf("%s: %s; see: hinit status %s", r.Service, r.Reason, r.Service)
 	case r.From == r.To && probe.IsOwnRemark(r.Reason):
@@ -164,20 +164,20 @@ func LogLine(r supervisor.Record) string {
 	return ""
 }
 
-// lastEvents is how many events the report of a fault contains.
-const lastEvents = 50
+// maxLastEvents is how many events the report of a fault contains.
+const maxLastEvents = 50
 
 // LastEvents returns the last events as text, for the report of a fault.
 func LastEvents(history *supervisor.Ring) string {
 	newest := history.Last()
-	records, _ := history.Since(newest - min(newest, lastEvents))
+	records, _ := history.Since(newest - min(newest, maxLastEvents))
 	var b strings.Builder
 	for _, r := range records {
-		fmt.Fprintf(&b, "%s  %s: ", r.At.Format("2006-01-02 15:04:05.000"), show.Line(r.Service))
+		fmt.Fprintf(&b, "%s  %s: ", r.At.Format("2006-01-02 15:04:05.000"), show.EscapeLine(r.Service))
 		if r.From != r.To {
 			fmt.Fprintf(&b, "%s → %s: ", r.From, r.To)
 		}
-		fmt.Fprintf(&b, "%s [pid %d]\n", show.Line(r.Reason), r.PID)
+		fmt.Fprintf(&b, "%s [pid %d]\n", show.EscapeLine(r.Reason), r.PID)
 	}
 	return b.String()
 }

@@ -29,7 +29,7 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	signal.Notify(children, syscall.SIGCHLD)
 	defer signal.Stop(children)
 	loop := supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: noLogs{}, SIGCHLD: children, MuteSIGCHLD: proc.SIGCHLDSwitch(), OnSignal: func(os.Signal) supervisor.Event { return nil },
+		Procs: procs, Logs: noLogs{}, SIGCHLD: children, MuteSIGCHLD: proc.SIGCHLDSilencer(), OnSignal: func(os.Signal) supervisor.Event { return nil },
 	})
 	go loop.Run()
 	var said []string
@@ -37,7 +37,7 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	reporter := func() *Reporter {
 		return New(Options{
 			Loop: loop, Say: func(format string, a ...any) { said = append(said, fmt.Sprintf(format, a...)) },
-			Observe: func(supervisor.Record) { seen++ }, OnLost: func() { t.Error("records were lost") }, OnStopping: func() {},
+			Observe: func(supervisor.Record) { seen++ }, OnRecordsLost: func() { t.Error("records were lost") }, OnStopping: func() {},
 		})
 	}
 	remark := func(text string) {
@@ -60,8 +60,8 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	if !slices.Equal(said, []string{"one", "two"}) || seen != 2 {
 		t.Errorf("it said %q and passed on %d records", said, seen)
 	}
-	second.RecordWork() // the second reporter has no receiver; the call must not block
-	second.RecordWork()
+	second.NoteActivity() // the second reporter has no receiver; the call must not block
+	second.NoteActivity()
 	loop.Post(supervisor.Shutdown{})
 	second.Run(t.Context())
 }

@@ -25,8 +25,8 @@ import (
 	"hinit/supervisor"
 )
 
-// secondInterruptTime is how soon after a first Ctrl-C a second one stops the container. The first one goes only to the CMD.
-const secondInterruptTime = 3 * time.Second
+// doubleInterruptWindow is how soon after a first Ctrl-C a second one stops the container. The first one goes only to the CMD.
+const doubleInterruptWindow = 3 * time.Second
 
 // Signals receives the signals to PID 1 and turns them into events for the supervisor.
 type Signals struct {
@@ -34,11 +34,11 @@ type Signals struct {
 	Incoming chan os.Signal // channel that delivers the signals on which hinit acts, see Event
 
 	// channel that wakes ReportFaults after a fault signal such as SIGSEGV was ignored, see [proc.IgnoreSentFaults]
-	faults    <-chan os.Signal
-	cmd, tty  bool
-	reload    func()
-	during    func() string
-	interrupt time.Time // when a Ctrl-C was last forwarded
+	faultSignals   <-chan os.Signal
+	hasCmd, hasTTY bool
+	reload         func()
+	bootHookText   func() string
+	lastInterrupt  time.Time // when a Ctrl-C was last forwarded
 }
 
 // fatalSignals are signals on which hinit does not act, but which would kill or stop PID 1 by default.
@@ -47,7 +47,7 @@ var fatalSignals = []os.Signal{unix.SIGPIPE, unix.SIGTTOU, unix.SIGTTIN}
 // Listen installs a handler for every signal on which hinit acts, and for signals that would otherwise kill or stop PID 1. It
 // ignores no signal, because children would inherit that: execve(2) resets only signals with a handler.
 func Listen() *Signals {
-	s := &Signals{SIGCHLD: make(chan os.Signal, 1), Incoming: early.InitSignalChannel(), faults: proc.IgnoreSentFaults()}
+	s := &Signals{SIGCHLD: make(chan os.Signal, 1), Incoming: early.InitSignalChannel(), faultSignals: proc.IgnoreSentFaults()}
 	signal.Notify(s.SIGCHLD, unix.SIGCHLD)
 	proc.RestoreIgnoredSignals()
 	signal.Notify(make(chan os.Signal, 1), fatalSignals...)
@@ -58,24 +58,24 @@ func Listen() *Signals {
 // terminal. SIGHUP may call reload in a new goroutine. during returns text to append to the reason for a stop, such as the
 // running hook. Call Configure before the supervisor's loop runs.
 func (s *Signals) Configure(cmd, tty bool, reload func(), during func() string) {
-	s.cmd, s.tty, s.reload, s.during = cmd, tty, reload, during
+	s.hasCmd, s.hasTTY, s.reload, s.bootHookText = cmd, tty, reload, during
 }
 
 // Event returns the supervisor's event for a signal, or nil if the signal has no effect. The supervisor's loop calls it.
 func (s *Signals) Event(got os.Signal) supervisor.Event {
 	sig, _ := got.(syscall.Signal)
 	switch {
-	case sig == unix.SIGTERM, sig == unix.SIGPWR, sig == early.Shutdown,
-		sig == unix.SIGHUP && s.tty, // the terminal is gone
-		sig == unix.SIGINT && time.Since(s.interrupt) < secondInterruptTime,
-		!s.cmd && (sig == unix.SIGINT || sig == unix.SIGQUIT):
-		return supervisor.Shutdown{Reason: "received " + unix.SignalName(sig) + s.during()}
+	case sig == unix.SIGTERM, sig == unix.SIGPWR, sig == early.ShutdownSignal,
+		sig == unix.SIGHUP && s.hasTTY, // the terminal is gone
+		sig == unix.SIGINT && time.Since(s.lastInterrupt) < doubleInterruptWindow,
+		!s.hasCmd && (sig == unix.SIGINT || sig == unix.SIGQUIT):
+		return supervisor.Shutdown{Reason: "received " + unix.SignalName(sig) + s.bootHookText()}
 	case sig == unix.SIGINT:
-		s.interrupt = time.Now()
-	case sig == unix.SIGHUP && !s.cmd:
+		s.lastInterrupt = time.Now()
+	case sig == unix.SIGHUP && !s.hasCmd:
 		guard.Go("reloading the configuration", s.reload)
 	}
-	if !s.cmd {
+	if !s.hasCmd {
 		return nil
 	}
 	return supervisor.ForwardSignal{Name: units.CmdName, Signal: int(sig)}
@@ -83,13 +83,13 @@ func (s *Signals) Event(got os.Signal) supervisor.Event {
 
 // LastInterrupt returns when a Ctrl-C was last forwarded to the CMD. Only the supervisor's loop may call
 // LastInterrupt and SetLastInterrupt.
-func (s *Signals) LastInterrupt() time.Time { return s.interrupt }
+func (s *Signals) LastInterrupt() time.Time { return s.lastInterrupt }
 
 // SetLastInterrupt restores the time of LastInterrupt after a re-execution.
-func (s *Signals) SetLastInterrupt(at time.Time) { s.interrupt = at }
+func (s *Signals) SetLastInterrupt(at time.Time) { s.lastInterrupt = at }
 
-// Handled returns the signals that have a handler, without SIGCHLD.
-func Handled() (all []syscall.Signal) {
+// HandledSignals returns the signals that have a handler, without SIGCHLD.
+func HandledSignals() (all []syscall.Signal) {
 	for _, s := range append(early.InitSignals(), fatalSignals...) {
 		if n, is := s.(syscall.Signal); is {
 			all = append(all, n)
@@ -134,7 +134,7 @@ const faultReportPause = 10 * time.Second
 func (s *Signals) ReportFaults(ctx context.Context, report func(text string)) {
 	told := make(map[syscall.Signal]uint64)
 	for {
-		if !pause.Until(ctx, s.faults) {
+		if !pause.Until(ctx, s.faultSignals) {
 			return
 		}
 		if text := faultsText(proc.SentFaults(), told); text != "" {

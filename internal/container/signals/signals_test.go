@@ -26,7 +26,7 @@ func TestWhatASignalMeans(t *testing.T) {
 		{unix.SIGTERM, true, false, "supervisor.Shutdown{Code:0 Reason:received SIGTERM, in a hook}"},
 		{unix.SIGTERM, false, false, "supervisor.Shutdown{Code:0 Reason:received SIGTERM, in a hook}"},
 		{unix.SIGPWR, true, false, "supervisor.Shutdown{Code:0 Reason:received SIGPWR, in a hook}"},
-		{early.Shutdown, true, false, "supervisor.Shutdown{Code:0 Reason:received , in a hook}"},
+		{early.ShutdownSignal, true, false, "supervisor.Shutdown{Code:0 Reason:received , in a hook}"},
 		{unix.SIGINT, false, true, "supervisor.Shutdown{Code:0 Reason:received SIGINT, in a hook}"},
 		{unix.SIGINT, true, true, "supervisor.ForwardSignal{Name:cmd Signal:2}"},
 		{unix.SIGQUIT, false, false, "supervisor.Shutdown{Code:0 Reason:received SIGQUIT, in a hook}"},
@@ -102,7 +102,7 @@ func TestNoSignalIsLostBetweenTwoPrograms(t *testing.T) {
 	if again := s.TakePending(); !slices.Equal(again, late) {
 		t.Errorf("put back were %v, there are %v", late, again)
 	}
-	if all := signals.Handled(); !slices.Contains(all, unix.SIGTERM) || !slices.Contains(all, unix.SIGPIPE) || slices.Contains(all, unix.SIGCHLD) {
+	if all := signals.HandledSignals(); !slices.Contains(all, unix.SIGTERM) || !slices.Contains(all, unix.SIGPIPE) || slices.Contains(all, unix.SIGCHLD) {
 		t.Errorf("handled are %v", all)
 	}
 }

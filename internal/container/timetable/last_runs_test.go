@@ -14,7 +14,7 @@ import (
 )
 
 func TestLastRunsAreRemembered(t *testing.T) {
-	l := LastRuns{Home: t.TempDir(), Actor: fsutil.Self()}
+	l := LastRuns{Home: t.TempDir(), Actor: fsutil.ProcessActor()}
 	if last, err := l.Load(); len(last) > 0 || err != nil {
 		t.Errorf("before the first: %v, %v", last, err)
 	}
@@ -49,7 +49,7 @@ func TestWhateverIsInThePlaceOfTheLastRunsHoldsNothingUp(t *testing.T) {
 			return os.WriteFile(path, []byte(`{"last":{`+strings.Join(names, ",")+"}}"), 0o644)
 		},
 	} {
-		l := LastRuns{Home: t.TempDir(), Actor: fsutil.Self()}
+		l := LastRuns{Home: t.TempDir(), Actor: fsutil.ProcessActor()}
 		if err := put(filepath.Join(l.Home, scheduleFile)); err != nil {
 			t.Fatal(err)
 		}

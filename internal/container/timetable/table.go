@@ -29,10 +29,10 @@ import (
 )
 
 const (
-	// checkEvery is how often the clock is read while no task is due, because an operator may set the clock.
-	checkEvery = time.Minute
-	// latestStart is how late a task may start if its schedule does not make up for missed times.
-	latestStart = 5 * time.Minute
+	// clockCheckInterval is how often the clock is read while no task is due, because an operator may set the clock.
+	clockCheckInterval = time.Minute
+	// maxStartDelay is how late a task may start if its schedule does not make up for missed times.
+	maxStartDelay = 5 * time.Minute
 )
 
 // Loop is the part of [supervisor.Loop] that a Table uses.
@@ -47,52 +47,52 @@ type RunStore interface {
 	Save(last map[string]time.Time) error
 }
 
-// Table starts the tasks of a configuration by their schedules. Do not call Serve and Change at the same time.
-type Table struct {
+// Timetable starts the tasks of a configuration by their schedules. Do not call Serve and Change at the same time.
+type Timetable struct {
 	loop   Loop
 	store  RunStore
 	warn   func(error)
 	random func() float64 // function that returns a number in [0,1), for the jitter
 
-	ctx    context.Context //nolint:containedctx // context of the last Serve; nil before
-	server *scheduler      // goroutine that serves the schedules; nil while there is no schedule
-	saving atomic.Bool
+	ctx       context.Context //nolint:containedctx // context of the last Serve; nil before
+	scheduler *scheduler      // goroutine that serves the schedules; nil while there is no schedule
+	saving    atomic.Bool
 }
 
 // New returns an empty table. memory stores when tasks ran; if it is nil, the start times are lost when the container ends.
 // warn gets errors of memory.
-func New(loop Loop, memory RunStore, warn func(error)) *Table {
-	return &Table{loop: loop, store: memory, warn: warn, random: rand.Float64}
+func New(loop Loop, memory RunStore, warn func(error)) *Timetable {
+	return &Timetable{loop: loop, store: memory, warn: warn, random: rand.Float64}
 }
 
 // IsSaving reports whether the package is writing the start times of tasks to the disk. Any goroutine may call it.
-func (t *Table) IsSaving() bool { return t.saving.Load() }
+func (t *Timetable) IsSaving() bool { return t.saving.Load() }
 
 // Serve starts tasks by their schedules, in a goroutine, until ctx ends. The supervisor must already know the tasks. resumed
 // means that the program before a re-execution has served the schedules until now.
-func (t *Table) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
-	t.ctx, t.server = ctx, nil
+func (t *Timetable) Serve(ctx context.Context, cfg *config.Config, resumed bool) {
+	t.ctx, t.scheduler = ctx, nil
 	entries := schedulesOf(cfg)
 	if len(entries) == 0 {
 		return
 	}
-	s := &scheduler{Table: t, ctx: ctx, rows: make(map[string]*taskSchedule), changes: make(chan map[string]config.Schedule), done: make(chan struct{})}
-	t.server = s
+	s := &scheduler{Timetable: t, ctx: ctx, tasks: make(map[string]*taskSchedule), changes: make(chan map[string]config.Schedule), done: make(chan struct{})}
+	t.scheduler = s
 	guard.Go("waiting for the times of tasks", func() { s.serve(entries, resumed) })
 }
 
-// Change replaces the schedules after a reload. It does nothing before Serve.
-func (t *Table) Change(cfg *config.Config) {
+// SetConfig replaces the schedules after a reload. It does nothing before Serve.
+func (t *Timetable) SetConfig(cfg *config.Config) {
 	switch {
 	case t.ctx == nil:
 		return
-	case t.server == nil:
+	case t.scheduler == nil:
 		t.Serve(t.ctx, cfg, false)
 		return
 	}
 	select {
-	case t.server.changes <- schedulesOf(cfg):
-	case <-t.server.done:
+	case t.scheduler.changes <- schedulesOf(cfg):
+	case <-t.scheduler.done:
 	}
 }
 
@@ -110,20 +110,20 @@ func schedulesOf(cfg *config.Config) map[string]config.Schedule {
 type taskSchedule struct {
 	config.Schedule
 
-	spec cronspec.Spec
-	at   time.Time
+	spec      cronspec.Spec
+	nextStart time.Time
 }
 
 // scheduler is the state of the goroutine that serves a Table.
 type scheduler struct {
-	*Table
+	*Timetable
 
 	ctx            context.Context //nolint:containedctx // context of the goroutine
 	changes        chan map[string]config.Schedule
 	done           chan struct{}
-	rows           map[string]*taskSchedule
+	tasks          map[string]*taskSchedule
 	clockCheckedAt time.Time            // when the clock was last read
-	last           map[string]time.Time // last start of each task that makes up for missed times
+	lastStart      map[string]time.Time // last start of each task that makes up for missed times
 	unsaved        bool
 	saveFailed     atomic.Bool // the last attempt to store last has failed
 }
@@ -131,12 +131,12 @@ type scheduler struct {
 func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
 	defer close(s.done)
 	s.load(entries)
-	s.replace(entries, resumed)
+	s.setSchedules(entries, resumed)
 	for {
 		due := time.After(s.startDue())
 		select {
 		case entries := <-s.changes:
-			s.replace(entries, false)
+			s.setSchedules(entries, false)
 		case <-due:
 		case <-s.ctx.Done():
 			return
@@ -146,7 +146,7 @@ func (s *scheduler) serve(entries map[string]config.Schedule, resumed bool) {
 
 // load reads the last starts of tasks from the RunStore, if a schedule makes up for missed times.
 func (s *scheduler) load(entries map[string]config.Schedule) {
-	s.last = make(map[string]time.Time)
+	s.lastStart = make(map[string]time.Time)
 	if s.store == nil || !slices.ContainsFunc(slices.Collect(maps.Values(entries)), runsMissedTime) {
 		return
 	}
@@ -154,7 +154,7 @@ func (s *scheduler) load(entries map[string]config.Schedule) {
 	if err != nil {
 		s.warn(err)
 	}
-	maps.Copy(s.last, last)
+	maps.Copy(s.lastStart, last)
 }
 
 func runsMissedTime(e config.Schedule) bool { return e.OnMissed == config.MissedRun }
@@ -163,17 +163,17 @@ func runsMissedTime(e config.Schedule) bool { return e.OnMissed == config.Missed
 // it.
 func wallClock() time.Time { return time.Now().Round(0) }
 
-// replace makes entries the present schedules, and tells the supervisor when each task starts next.
-func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
+// setSchedules makes entries the present schedules, and tells the supervisor when each task starts next.
+func (s *scheduler) setSchedules(entries map[string]config.Schedule, resumed bool) {
 	now := wallClock()
-	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
+	for _, name := range slices.Sorted(maps.Keys(s.tasks)) {
 		if _, stays := entries[name]; !stays {
-			delete(s.rows, name)
+			delete(s.tasks, name)
 			s.send(supervisor.Scheduled{Name: name})
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(entries)) {
-		e, r := entries[name], s.rows[name]
+		e, r := entries[name], s.tasks[name]
 		if r == nil || r.Schedule != e {
 			spec, err := cronspec.Parse(e.Cron, e.Timezone)
 			if err != nil { // the time zone data was removed after the configuration was read
@@ -181,13 +181,13 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 				continue
 			}
 			r = &taskSchedule{Schedule: e, spec: spec}
-			r.at = s.nextTime(r, now)
-			if s.rows[name] == nil {
+			r.nextStart = s.nextTime(r, now)
+			if s.tasks[name] == nil {
 				s.setFirstTime(name, r, now, resumed)
 			}
-			s.rows[name] = r
+			s.tasks[name] = r
 		}
-		s.send(supervisor.Scheduled{Name: name, Next: r.at})
+		s.send(supervisor.Scheduled{Name: name, Next: r.nextStart})
 	}
 }
 
@@ -195,18 +195,18 @@ func (s *scheduler) replace(entries map[string]config.Schedule, resumed bool) {
 // already. If the schedule makes up for missed times and has missed one, the task starts now.
 func (s *scheduler) setFirstTime(name string, r *taskSchedule, now time.Time, resumed bool) {
 	if v := s.loop.Snapshot().Find(name); resumed && v != nil && !v.NextRun.IsZero() {
-		r.at = v.NextRun
+		r.nextStart = v.NextRun
 		return
 	}
 	if !runsMissedTime(r.Schedule) {
 		return
 	}
-	last, known := s.last[name]
+	last, known := s.lastStart[name]
 	switch {
 	case !known || last.After(now): // the last run is unknown, or in the future: count from now on
 		s.recordStart(name, now)
 	case !r.spec.Next(last).After(now):
-		r.at = now
+		r.nextStart = now
 	}
 }
 
@@ -222,20 +222,20 @@ func (s *scheduler) nextTime(r *taskSchedule, now time.Time) time.Time {
 // startDue starts the tasks that are due. It returns how long to wait before the next call.
 func (s *scheduler) startDue() time.Duration {
 	now := wallClock()
-	back := now.Before(s.clockCheckedAt.Add(-checkEvery)) // the clock was set back
+	back := now.Before(s.clockCheckedAt.Add(-clockCheckInterval)) // the clock was set back
 	s.clockCheckedAt = now
-	wait := checkEvery
-	for _, name := range slices.Sorted(maps.Keys(s.rows)) {
-		r := s.rows[name]
+	wait := clockCheckInterval
+	for _, name := range slices.Sorted(maps.Keys(s.tasks)) {
+		r := s.tasks[name]
 		switch {
 		case back:
-			r.at = s.nextTime(r, now)
-			s.send(supervisor.Scheduled{Name: name, Next: r.at})
-		case !r.at.IsZero() && !now.Before(r.at):
+			r.nextStart = s.nextTime(r, now)
+			s.send(supervisor.Scheduled{Name: name, Next: r.nextStart})
+		case !r.nextStart.IsZero() && !now.Before(r.nextStart):
 			s.startTask(name, r, now)
 		}
-		if !r.at.IsZero() {
-			wait = min(wait, max(r.at.Sub(now), 0))
+		if !r.nextStart.IsZero() {
+			wait = min(wait, max(r.nextStart.Sub(now), 0))
 		}
 	}
 	s.save()
@@ -244,9 +244,9 @@ func (s *scheduler) startDue() time.Duration {
 
 // startTask starts a task that is due, or skips it if it is much too late.
 func (s *scheduler) startTask(name string, r *taskSchedule, now time.Time) {
-	missed := now.Sub(r.at) > latestStart && !runsMissedTime(r.Schedule)
-	r.at = s.nextTime(r, now)
-	s.send(supervisor.Scheduled{Name: name, Next: r.at, Now: !missed})
+	missed := now.Sub(r.nextStart) > maxStartDelay && !runsMissedTime(r.Schedule)
+	r.nextStart = s.nextTime(r, now)
+	s.send(supervisor.Scheduled{Name: name, Next: r.nextStart, Now: !missed})
 	if missed {
 		s.send(supervisor.Remark{Service: name, Text: "its time has passed (the clock was set, or nothing ran here), and is skipped"})
 	}
@@ -258,7 +258,7 @@ func (s *scheduler) startTask(name string, r *taskSchedule, now time.Time) {
 // send sends an event to the supervisor. An error means only that the supervisor has ended.
 func (s *scheduler) send(e supervisor.Event) { _ = s.loop.Do(s.ctx, e) }
 
-func (s *scheduler) recordStart(name string, now time.Time) { s.last[name], s.unsaved = now, true }
+func (s *scheduler) recordStart(name string, t time.Time) { s.lastStart[name], s.unsaved = t, true }
 
 // save stores when tasks ran, in a goroutine. While the goroutine of an earlier call waits for the disk, save does nothing;
 // a later call stores these times too. After an error, the next call tries again.
@@ -267,8 +267,8 @@ func (s *scheduler) save() {
 		return
 	}
 	s.unsaved = false
-	last := maps.Clone(s.last)
-	maps.DeleteFunc(last, func(name string, _ time.Time) bool { return s.rows[name] == nil })
+	last := maps.Clone(s.lastStart)
+	maps.DeleteFunc(last, func(name string, _ time.Time) bool { return s.tasks[name] == nil })
 	guard.Go("writing down when tasks ran", func() {
 		defer s.saving.Store(false)
 		err := s.store.Save(last)
@@ -297,7 +297,7 @@ type lastRunsFile struct {
 }
 
 func (l LastRuns) withFile(do func(d *fsutil.Dir, name string) ([]byte, error)) ([]byte, error) {
-	return fsutil.InParent(filepath.Join(l.Home, scheduleFile), l.Actor.Limited(blocking.Volume), do)
+	return fsutil.WithParentDir(filepath.Join(l.Home, scheduleFile), l.Actor.WithPool(blocking.Volume), do)
 }
 
 // Load returns when each task was last started; nothing if there is no file.

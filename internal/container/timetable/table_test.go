@@ -16,51 +16,51 @@ import (
 	"hinit/supervisor"
 )
 
-// fake is a supervisor that records the starts and messages that it gets.
-type fake struct {
-	mu    sync.Mutex
-	begin time.Time
-	told  []string
-	view  supervisor.Snapshot
+// fakeSupervisor is a supervisor that records the starts and messages that it gets.
+type fakeSupervisor struct {
+	mu        sync.Mutex
+	startedAt time.Time
+	messages  []string
+	snapshot  supervisor.Snapshot
 }
 
-func newFake() *fake { return &fake{begin: time.Now()} }
+func newFakeSupervisor() *fakeSupervisor { return &fakeSupervisor{startedAt: time.Now()} }
 
-func (f *fake) Do(_ context.Context, e supervisor.Event) error {
+func (f *fakeSupervisor) Do(_ context.Context, e supervisor.Event) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	at := time.Since(f.begin).Round(time.Second)
+	at := time.Since(f.startedAt).Round(time.Second)
 	switch e := e.(type) {
 	case supervisor.Scheduled:
 		if e.Now {
-			f.told = append(f.told, fmt.Sprintf("%s %v", e.Name, at))
+			f.messages = append(f.messages, fmt.Sprintf("%s %v", e.Name, at))
 		} else if e.Next.IsZero() {
-			f.told = append(f.told, e.Name+" never")
+			f.messages = append(f.messages, e.Name+" never")
 		}
-		for _, v := range f.view.Services {
+		for _, v := range f.snapshot.Services {
 			if v.Name == e.Name {
 				v.NextRun = e.Next
 			}
 		}
 	case supervisor.Remark:
-		f.told = append(f.told, fmt.Sprintf("%s %v: %s", e.Service, at, e.Text))
+		f.messages = append(f.messages, fmt.Sprintf("%s %v: %s", e.Service, at, e.Text))
 	}
 	return nil
 }
 
-func (f *fake) Snapshot() *supervisor.Snapshot { return &f.view }
+func (f *fakeSupervisor) Snapshot() *supervisor.Snapshot { return &f.snapshot }
 
-// heard returns the starts and messages that the supervisor got since the last call.
-func (f *fake) heard() []string {
+// takeMessages returns the starts and messages that the supervisor got since the last call.
+func (f *fakeSupervisor) takeMessages() []string {
 	synctest.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	told := f.told
-	f.told = nil
+	told := f.messages
+	f.messages = nil
 	return told
 }
 
-type memory struct {
+type fakeRunStore struct {
 	mu   sync.Mutex
 	last map[string]time.Time
 	err  error
@@ -68,13 +68,13 @@ type memory struct {
 	n    int
 }
 
-func (m *memory) Load() (map[string]time.Time, error) {
+func (m *fakeRunStore) Load() (map[string]time.Time, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.last, m.err
 }
 
-func (m *memory) Save(last map[string]time.Time) error {
+func (m *fakeRunStore) Save(last map[string]time.Time) error {
 	if m.hang != nil {
 		<-m.hang
 	}
@@ -84,7 +84,7 @@ func (m *memory) Save(last map[string]time.Time) error {
 	return m.err
 }
 
-func tasks(schedules map[string]config.Schedule) *config.Config {
+func tasksConfig(schedules map[string]config.Schedule) *config.Config {
 	c := reference.Default()
 	for name, s := range schedules {
 		c.Services[name] = config.Service{Name: name, Enabled: true, Task: config.Task{Schedule: s}}
@@ -92,12 +92,12 @@ func tasks(schedules map[string]config.Schedule) *config.Config {
 	return c
 }
 
-func cron(text string) config.Schedule {
+func cronSchedule(text string) config.Schedule {
 	return config.Schedule{Cron: text, Timezone: "UTC", OnMissed: config.MissedSkip}
 }
 
-// bubble runs a test in virtual time, which begins at midnight UTC.
-func bubble(t *testing.T, test func(t *testing.T, ctx context.Context)) {
+// inVirtualTime runs a test in virtual time, which begins at midnight UTC.
+func inVirtualTime(t *testing.T, test func(t *testing.T, ctx context.Context)) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		test(t, ctx)
@@ -106,7 +106,7 @@ func bubble(t *testing.T, test func(t *testing.T, ctx context.Context)) {
 	})
 }
 
-func expect(t *testing.T, got []string, want ...string) {
+func checkEqual(t *testing.T, got []string, want ...string) {
 	t.Helper()
 	if !slices.Equal(got, want) {
 		t.Errorf("told %q, want %q", got, want)
@@ -114,72 +114,72 @@ func expect(t *testing.T, got []string, want ...string) {
 }
 
 func TestTasksAreDueAtTheirTimes(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context) {
-		f := newFake()
+	inVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		f := newFakeSupervisor()
 		table := New(f, nil, func(err error) { t.Error(err) })
-		half := cron("*/30 * * * *")
+		half := cronSchedule("*/30 * * * *")
 		half.Jitter = 10 * time.Minute
 		table.random = func() float64 { return 0.5 }
-		table.Serve(ctx, tasks(map[string]config.Schedule{"hour": cron("0 * * * *"), "half": half}), false)
-		expect(t, f.heard())
+		table.Serve(ctx, tasksConfig(map[string]config.Schedule{"hour": cronSchedule("0 * * * *"), "half": half}), false)
+		checkEqual(t, f.takeMessages())
 		time.Sleep(2*time.Hour + time.Minute)
-		expect(t, f.heard(), "half 35m0s", "hour 1h0m0s", "half 1h5m0s", "half 1h35m0s", "hour 2h0m0s")
+		checkEqual(t, f.takeMessages(), "half 35m0s", "hour 1h0m0s", "half 1h5m0s", "half 1h35m0s", "hour 2h0m0s")
 
 		// A reload applies at once. A schedule that it does not change keeps its time.
-		table.Change(tasks(map[string]config.Schedule{"hour": cron("0 * * * *"), "ten": cron("*/10 * * * *")}))
-		expect(t, f.heard(), "half never")
+		table.SetConfig(tasksConfig(map[string]config.Schedule{"hour": cronSchedule("0 * * * *"), "ten": cronSchedule("*/10 * * * *")}))
+		checkEqual(t, f.takeMessages(), "half never")
 		time.Sleep(time.Hour)
-		expect(t, f.heard(), "ten 2h10m0s", "ten 2h20m0s", "ten 2h30m0s", "ten 2h40m0s", "ten 2h50m0s", "hour 3h0m0s", "ten 3h0m0s")
-		table.Change(tasks(nil))
-		expect(t, f.heard(), "hour never", "ten never")
+		checkEqual(t, f.takeMessages(), "ten 2h10m0s", "ten 2h20m0s", "ten 2h30m0s", "ten 2h40m0s", "ten 2h50m0s", "hour 3h0m0s", "ten 3h0m0s")
+		table.SetConfig(tasksConfig(nil))
+		checkEqual(t, f.takeMessages(), "hour never", "ten never")
 		time.Sleep(time.Hour)
-		expect(t, f.heard())
-		table.Change(tasks(map[string]config.Schedule{"hour": cron("0 * * * *")}))
+		checkEqual(t, f.takeMessages())
+		table.SetConfig(tasksConfig(map[string]config.Schedule{"hour": cronSchedule("0 * * * *")}))
 		time.Sleep(time.Hour)
-		expect(t, f.heard(), "hour 5h0m0s")
+		checkEqual(t, f.takeMessages(), "hour 5h0m0s")
 	})
 }
 
 func TestNothingIsDueWithoutSchedulesOrBeforeTheBoot(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context) {
-		f := newFake()
+	inVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		f := newFakeSupervisor()
 		table := New(f, nil, nil)
-		table.Change(tasks(map[string]config.Schedule{"hour": cron("0 * * * *")})) // the first Serve comes later
-		if table.server != nil {
+		table.SetConfig(tasksConfig(map[string]config.Schedule{"hour": cronSchedule("0 * * * *")})) // the first Serve comes later
+		if table.scheduler != nil {
 			t.Error("it serves before it was asked to")
 		}
-		off := tasks(map[string]config.Schedule{"hour": cron("0 * * * *")})
+		off := tasksConfig(map[string]config.Schedule{"hour": cronSchedule("0 * * * *")})
 		s := off.Services["hour"]
 		s.Enabled = false
 		off.Services["hour"] = s
 		table.Serve(ctx, off, false)
-		if table.server != nil {
+		if table.scheduler != nil {
 			t.Error("a task that is not enabled costs a goroutine")
 		}
 		time.Sleep(2 * time.Hour)
-		expect(t, f.heard())
+		checkEqual(t, f.takeMessages())
 	})
 }
 
 func TestAnotherImageGoesOn(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context) {
-		f := newFake()
-		cfg := tasks(map[string]config.Schedule{"hour": cron("0 * * * *")})
-		f.view.Services = []*supervisor.Service{{Name: "hour", NextRun: time.Now().Add(-time.Second)}}
+	inVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		f := newFakeSupervisor()
+		cfg := tasksConfig(map[string]config.Schedule{"hour": cronSchedule("0 * * * *")})
+		f.snapshot.Services = []*supervisor.Service{{Name: "hour", NextRun: time.Now().Add(-time.Second)}}
 		New(f, nil, nil).Serve(ctx, cfg, true) // the scheduled time passed during the re-execution
-		expect(t, f.heard(), "hour 0s")
-		if got := f.view.Services[0].NextRun.Sub(f.begin); got != time.Hour {
+		checkEqual(t, f.takeMessages(), "hour 0s")
+		if got := f.snapshot.Services[0].NextRun.Sub(f.startedAt); got != time.Hour {
 			t.Errorf("next in %v", got)
 		}
-		f.view.Services[0].NextRun = time.Now().Add(7 * time.Minute) // next start that the old program computed, with its jitter
+		f.snapshot.Services[0].NextRun = time.Now().Add(7 * time.Minute) // next start that the old program computed, with its jitter
 		New(f, nil, nil).Serve(ctx, cfg, true)
 		time.Sleep(10 * time.Minute)
-		expect(t, f.heard(), "hour 7m0s")
+		checkEqual(t, f.takeMessages(), "hour 7m0s")
 	})
 }
 
 func TestMissedTimes(t *testing.T) {
-	nightly := cron("0 3 * * *")
+	nightly := cronSchedule("0 3 * * *")
 	nightly.OnMissed = config.MissedRun
 	for _, tt := range []struct {
 		name string
@@ -193,15 +193,15 @@ func TestMissedTimes(t *testing.T) {
 		{"from the future", map[string]time.Duration{"t": -100 * time.Hour}, []string{"t 3h0m0s"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			bubble(t, func(t *testing.T, ctx context.Context) {
-				f, m := newFake(), &memory{last: map[string]time.Time{}}
+			inVirtualTime(t, func(t *testing.T, ctx context.Context) {
+				f, m := newFakeSupervisor(), &fakeRunStore{last: map[string]time.Time{}}
 				for name, ago := range tt.last {
 					m.last[name] = time.Now().Add(-ago)
 				}
-				New(f, m, func(err error) { t.Error(err) }).Serve(ctx, tasks(map[string]config.Schedule{"t": nightly}), false)
+				New(f, m, func(err error) { t.Error(err) }).Serve(ctx, tasksConfig(map[string]config.Schedule{"t": nightly}), false)
 				time.Sleep(4 * time.Hour)
-				expect(t, f.heard(), tt.want...)
-				if got := m.last["t"].Sub(f.begin); got != 3*time.Hour {
+				checkEqual(t, f.takeMessages(), tt.want...)
+				if got := m.last["t"].Sub(f.startedAt); got != 3*time.Hour {
 					t.Errorf("remembers %v", got)
 				}
 			})
@@ -210,51 +210,51 @@ func TestMissedTimes(t *testing.T) {
 }
 
 func TestADiskThatHangsOrFailsHoldsNothingUp(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context) {
-		hourly := cron("0 * * * *")
+	inVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		hourly := cronSchedule("0 * * * *")
 		hourly.OnMissed = config.MissedRun
 		var warned []error
-		f, m := newFake(), &memory{hang: make(chan struct{})}
+		f, m := newFakeSupervisor(), &fakeRunStore{hang: make(chan struct{})}
 		table := New(f, m, func(err error) { warned = append(warned, err) })
-		table.Serve(ctx, tasks(map[string]config.Schedule{"t": hourly}), false)
+		table.Serve(ctx, tasksConfig(map[string]config.Schedule{"t": hourly}), false)
 		time.Sleep(3*time.Hour + time.Second)
-		expect(t, f.heard(), "t 1h0m0s", "t 2h0m0s", "t 3h0m0s")
+		checkEqual(t, f.takeMessages(), "t 1h0m0s", "t 2h0m0s", "t 3h0m0s")
 		if !table.IsSaving() || m.n != 0 {
 			t.Errorf("writing %v, %d written", table.IsSaving(), m.n)
 		}
 		close(m.hang)
-		time.Sleep(2 * checkEvery)
-		if table.IsSaving() || m.n != 2 || m.last["t"].Sub(f.begin) != 3*time.Hour {
+		time.Sleep(2 * clockCheckInterval)
+		if table.IsSaving() || m.n != 2 || m.last["t"].Sub(f.startedAt) != 3*time.Hour {
 			t.Errorf("writing %v, %d written: %v", table.IsSaving(), m.n, m.last)
 		}
 		m.mu.Lock()
 		m.err = errors.New("no space")
 		m.mu.Unlock()
 		time.Sleep(time.Hour)
-		expect(t, f.heard(), "t 4h0m0s")
+		checkEqual(t, f.takeMessages(), "t 4h0m0s")
 		if len(warned) != 1 {
 			t.Errorf("warned of %v", warned)
 		}
 		m.mu.Lock()
 		m.last, m.err = nil, nil // the disk has room again
 		m.mu.Unlock()
-		time.Sleep(2 * checkEvery)
+		time.Sleep(2 * clockCheckInterval)
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.last["t"].Sub(f.begin) != 4*time.Hour {
+		if m.last["t"].Sub(f.startedAt) != 4*time.Hour {
 			t.Errorf("with room on the disk again, hinit did not store that a task ran, so the next boot runs it again: %v", m.last)
 		}
 	})
 }
 
 func TestATimeThatPassedLongAgoIsSkippedUnlessAskedFor(t *testing.T) {
-	bubble(t, func(t *testing.T, ctx context.Context) {
-		f := newFake()
+	inVirtualTime(t, func(t *testing.T, ctx context.Context) {
+		f := newFakeSupervisor()
 		// A start time in the past simulates that the machine was suspended.
-		f.view.Services = []*supervisor.Service{{Name: "t", NextRun: time.Now().Add(-time.Hour)}}
-		New(f, nil, nil).Serve(ctx, tasks(map[string]config.Schedule{"t": cron("0 3 * * *")}), true)
-		expect(t, f.heard(), "t 0s: its time has passed (the clock was set, or nothing ran here), and is skipped")
+		f.snapshot.Services = []*supervisor.Service{{Name: "t", NextRun: time.Now().Add(-time.Hour)}}
+		New(f, nil, nil).Serve(ctx, tasksConfig(map[string]config.Schedule{"t": cronSchedule("0 3 * * *")}), true)
+		checkEqual(t, f.takeMessages(), "t 0s: its time has passed (the clock was set, or nothing ran here), and is skipped")
 		time.Sleep(3*time.Hour + time.Second)
-		expect(t, f.heard(), "t 3h0m0s")
+		checkEqual(t, f.takeMessages(), "t 3h0m0s")
 	})
 }

@@ -17,11 +17,11 @@ import (
 	"hinit/profiles"
 )
 
-// sharedWords are the arguments of hinit-isolate that all isolated profiles have in common, for one configuration and one home.
-type sharedWords struct {
-	cfg   *config.Config
-	home  string
-	words []string
+// isolateArgs are the arguments of hinit-isolate that all isolated profiles have in common, for one configuration and one home.
+type isolateArgs struct {
+	cfg  *config.Config
+	home string
+	args []string
 }
 
 // isolate makes a spec start hinit-isolate, which confines itself and then executes the original command. It does nothing for a
@@ -31,10 +31,10 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	if !own.IsIsolated() {
 		return
 	}
-	shared := m.shared.Load()
+	shared := m.cachedIsolateArgs.Load()
 	if home := m.Home(); shared == nil || shared.cfg != cfg || shared.home != home {
-		shared = &sharedWords{cfg, home, m.sharedArguments(cfg, "rules=")}
-		m.shared.Store(shared)
+		shared = &isolateArgs{cfg, home, m.sharedArguments(cfg, "rules=")}
+		m.cachedIsolateArgs.Store(shared)
 	}
 	plan := []string{"name=" + p.Name, "home=" + p.Home}
 	if i := slices.IndexFunc(spec.Env, func(kv string) bool { return strings.HasPrefix(kv, "HOME=/") }); i >= 0 {
@@ -58,7 +58,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 	case own.Mode == config.IsolationFiles:
 		plan = append(plan, "marked")
 	}
-	if own.Missing == config.MissingDegrade {
+	if own.OnMissingFeature == config.MissingDegrade {
 		plan = append(plan, "degrade")
 	}
 	if own.Mode == config.IsolationUser {
@@ -71,7 +71,7 @@ func (m *Maker) isolate(cfg *config.Config, p profiles.Profile, spec *proc.Spec)
 		dirs := slices.DeleteFunc(filepath.SplitList(proc.Getenv(spec.Env, "PATH")), func(dir string) bool { return m.pointsToAgent(dir) && !trust.ContainsPath(dir, p.Home) })
 		spec.Env = proc.SetEnv(spec.Env, map[string]string{"PATH": strings.Join(dirs, ":")})
 	}
-	spec.Argv = isolation.Argv(isolation.Path(), shared.words, plan, spec.Argv)
+	spec.Argv = isolation.Argv(isolation.ProgramPath(), shared.args, plan, spec.Argv)
 	// the agent could link an environment file to a secret file, which the process reads before it is confined
 	spec.Setup.RefuseLinks = true
 	if spec.Dir != p.Home && !strings.HasPrefix(spec.Dir, p.Home+"/") {
@@ -97,10 +97,10 @@ func (m *Maker) sharedArguments(cfg *config.Config, key string) (words []string)
 // SaveRulesHook returns a boot step that writes the rules file (see sharedArguments). It is nil if no profile is isolated, or
 // if hinit does not run as root.
 func (m *Maker) SaveRulesHook(cfg *config.Config) *boot.Hook {
-	if m.agent.Cred == nil || !cfg.Isolates() {
+	if m.agent.Cred == nil || !cfg.AnyIsolated() {
 		return nil
 	}
-	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolation.Path(), m.sharedArguments(cfg, "save="), nil, []string{"true"}), User: "root"}
+	return &boot.Hook{Name: "isolation", Command: isolation.Argv(isolation.ProgramPath(), m.sharedArguments(cfg, "save="), nil, []string{"true"}), User: "root"}
 }
 
 // profileUser returns the user that runs a profile: the owner of the home if the profile has its own user, otherwise the
@@ -114,7 +114,7 @@ func (m *Maker) profileUser(cfg *config.Config, p profiles.Profile) (cred *proc.
 	case !m.agent.Tenants.Enabled:
 		return m.agent.Cred, "isolation: user begins with the next start of the container; restart it"
 	}
-	info, err := fsutil.InParent(p.Home, m.agent.Actor.Limited(blocking.Volume), (*fsutil.Dir).Lstat)
+	info, err := fsutil.WithParentDir(p.Home, m.agent.Actor.WithPool(blocking.Volume), (*fsutil.Dir).Lstat)
 	if err != nil {
 		return m.agent.Cred, err.Error()
 	}

@@ -16,22 +16,22 @@ import (
 	"hinit/profiles"
 )
 
-// plan returns the arguments of hinit-isolate for a profile, its command and its directory. The arguments are empty if the
-// profile is not isolated.
-func plan(t *testing.T, yaml, profile string) (words, command []string, dir string) {
+// isolationPlan returns the arguments of hinit-isolate for a profile, its command and its directory. The arguments are empty if
+// the profile is not isolated.
+func isolationPlan(t *testing.T, yaml, profile string) (words, command []string, dir string) {
 	t.Helper()
-	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte(yaml), Env: func(string) (string, bool) { return "", false }})
+	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Content: []byte(yaml), Env: func(string) (string, bool) { return "", false }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := NewMaker(boot.CallerAsAgent(), cfg.Home, nil, false)
 	u := m.Gateway(cfg, profiles.Profile{Name: profile, Home: cfg.Home + "/profiles/" + profile}, nil)
-	end := isolation.PlanLen(u.Spec.Argv)
+	end := isolation.WrapperLen(u.Spec.Argv)
 	return u.Spec.Argv[:end], u.Spec.Argv[end:], u.Spec.Dir
 }
 
 func TestAnIsolatedGatewayIsToldWhatItMayReach(t *testing.T) {
-	words, command, dir := plan(t, "isolation: {mode: files, share: [\"/srv/{profile}\", \"/srv/all:ro\"], ports: [8700]}\n", "coder")
+	words, command, dir := isolationPlan(t, "isolation: {mode: files, share: [\"/srv/{profile}\", \"/srv/all:ro\"], ports: [8700]}\n", "coder")
 	for _, word := range []string{
 		"name=coder", "home=/opt/data/profiles/coder", "share=/srv/coder", "read=/srv/all", "port=8700", "hide=/opt/data", "hide=/run/hinit", "hide=/etc/hinit/hinit.yaml",
 	} {
@@ -42,14 +42,14 @@ func TestAnIsolatedGatewayIsToldWhatItMayReach(t *testing.T) {
 	if len(command) == 0 || !strings.HasSuffix(command[0], "hermes") || dir != "/opt/data/profiles/coder" {
 		t.Errorf("%q in %s", command, dir)
 	}
-	if words, _, _ := plan(t, "isolation: files\n", "default"); len(words) > 0 {
+	if words, _, _ := isolationPlan(t, "isolation: files\n", "default"); len(words) > 0 {
 		t.Error("the root profile is isolated")
 	}
 }
 
 // The specs of gateways must share the memory of their common environment.
 func TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile(t *testing.T) {
-	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte("isolation: files\nprofiles: {own: {env: {HOME: /srv/own}}}\n"), Env: func(string) (string, bool) { return "", false }})
+	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Content: []byte("isolation: files\nprofiles: {own: {env: {HOME: /srv/own}}}\n"), Env: func(string) (string, bool) { return "", false }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,7 +58,7 @@ func TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile(t *testing.T) {
 	for _, name := range []string{"a", "b", "own"} {
 		spec := m.Gateway(cfg, profiles.Profile{Name: name, Home: cfg.Home + "/profiles/" + name}, nil).Spec
 		home := map[bool]string{true: "HOME=/srv/own", false: "HOME=" + cfg.Home + "/profiles/" + name}[name == "own"]
-		if !slices.Contains(spec.Argv[:isolation.PlanLen(spec.Argv)], home) {
+		if !slices.Contains(spec.Argv[:isolation.WrapperLen(spec.Argv)], home) {
 			t.Errorf("%s gets another HOME than %s: %q", name, home, spec.Argv)
 		}
 		specs = append(specs, spec)
@@ -76,7 +76,7 @@ func TestPID1KeptACopyOfTheEnvironmentForEachIsolatedProfile(t *testing.T) {
 }
 
 func TestWithoutRootAUserOfItsOwnIsRefusedInWords(t *testing.T) {
-	if words, _, _ := plan(t, "isolation: user\n", "coder"); !strings.Contains(strings.Join(words, " "), "refused=isolation: user needs root to change users; start the container without --user") {
+	if words, _, _ := isolationPlan(t, "isolation: user\n", "coder"); !strings.Contains(strings.Join(words, " "), "refused=isolation: user needs root to change users; start the container without --user") {
 		t.Errorf("%q", words)
 	}
 }
@@ -89,15 +89,15 @@ isolation: files
 agent: {pids: {max: 50}, memory: {max: 1GiB}, limits: {nofile: 77, core: 0}, nice: 5, env: {WHO: "{profile}"}}
 runs: {kanban-worker: {limits: {core: 9}, env: {WHO: worker}}}
 `
-	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte(yaml), Env: func(string) (string, bool) { return "", false }})
+	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Content: []byte(yaml), Env: func(string) (string, bool) { return "", false }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	m, home := NewMaker(boot.CallerAsAgent(), cfg.Home, []string{"WHO=container"}, false), cfg.Home+"/profiles/coder"
-	m.groups.Store(&proc.Cgroups{})
+	m.cgroups.Store(&proc.Cgroups{})
 	ask := client.RunRequest{Profile: "coder", Task: "t_1", Env: map[string]string{"HERMES_KANBAN_TASK": "t_1"}}
 	worker, gateway := m.RunSpec(cfg, cfg.Runs["kanban-worker"], ask, home), m.Gateway(cfg, profiles.Profile{Name: "coder", Home: home}, nil).Spec
-	if words := worker.Argv[:isolation.PlanLen(worker.Argv)]; !slices.Contains(words, "HOME="+home) || slices.Contains(words, "HOME="+cfg.Home) {
+	if words := worker.Argv[:isolation.WrapperLen(worker.Argv)]; !slices.Contains(words, "HOME="+home) || slices.Contains(words, "HOME="+cfg.Home) {
 		t.Errorf("the worker's home is not %s: %q", home, words)
 	}
 	if want := []proc.Limit{{Resource: unix.RLIMIT_CORE, Soft: 9, Hard: 9}, {Resource: unix.RLIMIT_NOFILE, Soft: 77, Hard: 77}}; !slices.Equal(worker.Limits, want) {
@@ -120,7 +120,7 @@ runs: {kanban-worker: {limits: {core: 9}, env: {WHO: worker}}}
 // (isolation.missing: degrade), its gateway could otherwise run a program that the agent has put there.
 func TestATenantRanToolsThatTheAgentHadPutIntoItsPath(t *testing.T) {
 	yaml := "isolation: {mode: none, missing: degrade, uids: 20000-29999}\nprofiles: {coder: {isolation: user}}\n"
-	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Text: []byte(yaml), Env: func(string) (string, bool) { return "", false }})
+	cfg, err := config.Load(config.Options{Path: "/etc/hinit/hinit.yaml", Content: []byte(yaml), Env: func(string) (string, bool) { return "", false }})
 	if err != nil {
 		t.Fatal(err)
 	}

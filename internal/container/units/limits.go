@@ -19,12 +19,12 @@ import (
 // no service in cfg has a limit that needs a child group, or after an earlier attempt. The error says why the container can't
 // have child groups; only the attempt returns it. Do not call PrepareCgroup from two goroutines at the same time.
 func (m *Maker) PrepareCgroup(cfg *config.Config) (why error) {
-	if m.groupsTried || !cfg.AnySettings((*config.ProcessSettings).NeedsCgroup) {
+	if m.cgroupsTried || !cfg.AnySettings((*config.ProcessSettings).NeedsCgroup) {
 		return nil
 	}
-	m.groupsTried = true
+	m.cgroupsTried = true
 	groups, why := blocking.Get(blocking.Foreign, proc.DivideCgroup)
-	m.groups.Store(groups)
+	m.cgroups.Store(groups)
 	return why
 }
 
@@ -36,7 +36,7 @@ func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUs
 	if !own.NeedsCgroup() {
 		return
 	}
-	g := m.groups.Load()
+	g := m.cgroups.Load()
 	if g != nil {
 		g.Assign(&spec.Setup, service, proc.CgroupLimits{High: uint64(own.Memory.High), Max: uint64(own.Memory.Max), Weight: own.Priority.CPUWeight, PIDs: own.Priority.MaxPIDs})
 	}
@@ -53,12 +53,12 @@ func (m *Maker) limitByCgroup(own *config.ProcessSettings, service string, ownUs
 // "pids". pid is the service's main process. If pid is 0, the result is for the next start of the service. ownUser means that
 // the service belongs to a profile with its own user.
 func (m *Maker) EnforcedBy(service, controller string, pid int, ownUser bool) string {
-	g := m.groups.Load()
+	g := m.cgroups.Load()
 	in := g.HasController(controller)
 	if in && pid != 0 {
-		blocking.Run(blocking.Short, func() { in = proc.InServiceCgroup(pid, service) })
+		blocking.Run(blocking.ShortCalls, func() { in = proc.InServiceCgroup(pid, service) })
 		if !in {
-			return client.LimitedLater
+			return client.LimitedFromNextStart
 		}
 	}
 	switch {
@@ -93,9 +93,9 @@ func SettingsOf(cfg *config.Config, v *supervisor.Service) config.ProcessSetting
 
 // RemoveCgroup removes the control group of a service that the supervisor has forgotten, without blocking.
 func (m *Maker) RemoveCgroup(service string) {
-	if g := m.groups.Load(); g != nil {
+	if g := m.cgroups.Load(); g != nil {
 		guard.Go("removing a control group", func() {
-			_ = blocking.Do(blocking.Short, func() error { return g.Remove(service) }) // an empty group costs little
+			_ = blocking.Do(blocking.ShortCalls, func() error { return g.Remove(service) }) // an empty group costs little
 		})
 	}
 }
@@ -113,10 +113,10 @@ func limitsOf(limits map[string]config.ResourceLimit) (out []proc.Limit) {
 // ioClasses maps words of hinit.yaml to classes of ioprio_set(2).
 var ioClasses = map[string]int{config.IORealtime: proc.IORealtime, config.IOBestEffort: proc.IOBestEffort, config.IOIdle: proc.IOIdle}
 
-// setupOf returns the Setup for the process settings s. files are environment files, which can't override the variables in own.
-// agents means that users other than root and the process's own user may change these files. sealed means that programs with
+// processSetup returns the Setup for the process settings s. files are environment files, which can't override the variables in
+// own. agents means that users other than root and the process's own user may change these files. sealed means that programs with
 // the set-user-id bit give the process no privileges.
-func setupOf(s *config.ProcessSettings, files []string, own map[string]string, agents, sealed bool) proc.Setup {
+func processSetup(s *config.ProcessSettings, files []string, own map[string]string, agents, sealed bool) proc.Setup {
 	setup := proc.Setup{
 		Nice: s.Priority.Nice, IOClass: ioClasses[s.Priority.IONice.Class], IOLevel: s.Priority.IONice.Level, CPUs: s.Priority.CPUAffinity, Umask: s.Umask, NoNewPrivs: sealed,
 	}

@@ -9,7 +9,7 @@ import (
 // The priority of a service must raise or lower its oom_score_adj. Otherwise the kernel may kill a critical gateway before a
 // larger one of low priority.
 func TestTheKernelKillsTheLeastImportantFirst(t *testing.T) {
-	m, cfg, home := maker(t, `
+	m, cfg, home := newTestMaker(t, `
 profiles: {plain: {}, low: {priority: low}, high: {priority: high}, critical: {priority: critical}, chosen: {priority: critical, oom_score: 860}}
 services:
   plain: {command: [x]}

@@ -14,7 +14,7 @@ import (
 
 func TestAProfileHasItsOwnPolicyNeedsAndVariables(t *testing.T) {
 	text := "agent: {env: {A: all, B: all}}\nprofiles: {coder: {restart: never, needs: [dashboard], restart_on: [dashboard], env: {A: \"of {profile}\"}}}\n"
-	cfg, err := config.Load(config.Options{Path: "hinit.yaml", Text: []byte(text), Env: func(string) (string, bool) { return "", false }})
+	cfg, err := config.Load(config.Options{Path: "hinit.yaml", Content: []byte(text), Env: func(string) (string, bool) { return "", false }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestAProfileHasItsOwnPolicyNeedsAndVariables(t *testing.T) {
 
 func TestGatewaysShareAnEnvironment(t *testing.T) {
 	cfg, err := config.Load(config.Options{
-		Path: "hinit.yaml", Text: []byte("profiles: {own: {env: {A: \"of {profile}\"}}}\n"), Env: func(string) (string, bool) { return "", false },
+		Path: "hinit.yaml", Content: []byte("profiles: {own: {env: {A: \"of {profile}\"}}}\n"), Env: func(string) (string, bool) { return "", false },
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -11,8 +11,8 @@ import (
 	"hinit/supervisor"
 )
 
-// SleepName is argv[0] of the placeholder process that runs in place of a CMD "gateway run". Its program may be hinit itself.
-const SleepName = "sleep"
+// PauseName is argv[0] of the placeholder process that runs in place of a CMD "gateway run". Its program may be hinit itself.
+const PauseName = "sleep"
 
 // PlaceholderUnit returns the unit of the placeholder process that runs in place of a CMD "gateway run", whose gateway is a
 // supervised service (contract, section 3.1). Its command line is "sleep infinity", because tools for the image look for that
@@ -24,7 +24,7 @@ func PlaceholderUnit(path string, env []string, cred *proc.Cred) supervisor.Unit
 			Backoff:    backoff.Policy{Initial: time.Second, Max: time.Minute, Factor: 2},
 			ResetAfter: time.Minute, StopSignal: int(unix.SIGTERM), Grace: time.Second,
 		},
-		Spec:  proc.Spec{Path: path, Argv: []string{SleepName, "infinity"}, Env: env, Dir: "/", Cred: cred},
+		Spec:  proc.Spec{Path: path, Argv: []string{PauseName, "infinity"}, Env: env, Dir: "/", Cred: cred},
 		Stdio: make([]*os.File, 3),
 	}
 }

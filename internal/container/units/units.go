@@ -39,8 +39,8 @@ const (
 )
 
 const (
-	// cmdRetry is the delay before a new attempt to start the CMD, if the kernel lacked memory or PIDs.
-	cmdRetry = time.Second
+	// cmdRetryDelay is the delay before a new attempt to start the CMD, if the kernel lacked memory or PIDs.
+	cmdRetryDelay = time.Second
 	// hookGrace is the time between SIGTERM and SIGKILL for a hook that takes too long.
 	hookGrace = 2 * time.Second
 )
@@ -55,12 +55,12 @@ type Maker struct {
 	home              atomic.Pointer[string]
 	ownGatewayAllowed sync.Map                          // profiles with their own gateway besides the multiplexer, see SetOwnGatewayAllowed
 	topology          atomic.Pointer[profiles.Topology] // last topology from SetTopology; nil before its first call
-	groups            atomic.Pointer[proc.Cgroups]      // control groups from PrepareCgroup; nil before its call, and if the container can't have child groups
-	groupsTried       bool                              // PrepareCgroup has tried to prepare the control group
+	cgroups           atomic.Pointer[proc.Cgroups]      // control cgroups from PrepareCgroup; nil before its call, and if the container can't have child cgroups
+	cgroupsTried      bool                              // PrepareCgroup has tried to prepare the control group
 	venv              atomic.Pointer[venv]              // virtual environment of the agent's program at the last call of venvOf
 
-	gatewayEnv atomic.Pointer[[]string] // environment of the last gateway, for sharing
-	shared     atomic.Pointer[sharedWords]
+	gatewayEnv        atomic.Pointer[[]string] // environment of the last gateway, for sharing
+	cachedIsolateArgs atomic.Pointer[isolateArgs]
 }
 
 // NewMaker returns a Maker for the agent whose data volume is at dataHome. env is the environment of the container. servicesOnly
@@ -168,7 +168,7 @@ func (m *Maker) Gateway(cfg *config.Config, p profiles.Profile, exports map[stri
 		policy.Needs = append(policy.Needs, supervisor.Need{Name: board, Until: supervisor.UntilTried, Optional: true})
 	}
 	policy.Sheddable = own.Priority.Class != config.PriorityCritical
-	policy.ReportsReadiness = cfg.Agent.ReadyWhen == config.ReadyState
+	policy.ReportsReadiness = cfg.Agent.ReadyWhen == config.ReadyByStateFile
 	policy.LimitedStarts = true
 	spec := m.profileSpec(cfg, p, cfg.Expand(command, vars), cfg.ExpandString(cfg.Agent.Cwd, vars), own.Limits, exports, m.gatewayVars(cfg, p))
 	spec.Env, spec.OOMIncrease = reuseIfEqual(&m.gatewayEnv, spec.Env), oomAdjOf(own.Priority, supervisor.KindGateway)
@@ -189,7 +189,7 @@ func (m *Maker) profileSpec(cfg *config.Config, p profiles.Profile, argv []strin
 	own.Limits = limits
 	spec := proc.Spec{
 		Argv: argv, Env: proc.SetEnv(proc.SetEnv(m.venvEnv(cfg, dir), exports), set), Dir: dir, Cred: m.agent.Cred, Limits: limitsOf(limits),
-		Setup: setupOf(&own, m.envFiles(cfg.Expand(own.EnvFile, placeholders(p)), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
+		Setup: processSetup(&own, m.envFiles(cfg.Expand(own.EnvFile, placeholders(p)), true), set, true, cfg.NoNewPrivs(own.NoNewPrivs)),
 	}
 	m.isolate(cfg, p, &spec)
 	m.limitByCgroup(&own, profiles.SlotName(p.Name), cfg.IsolationOf(p.Name).Mode == config.IsolationUser, &spec)
@@ -275,7 +275,7 @@ func (m *Maker) Service(cfg *config.Config, s config.Service) (supervisor.Unit, 
 		Name: s.Name, Group: s.Operator.Group, Kind: supervisor.KindService, Policy: policy, NotifyFD: s.Notify.FD,
 		Spec: proc.Spec{
 			Argv: s.Command, Env: env, Dir: dir, Cred: cred, Limits: limitsOf(s.Limits), OOMIncrease: oomAdjOf(s.Priority, supervisor.KindService),
-			Setup: setupOf(&s.ProcessSettings, m.envFiles(s.EnvFile, agents), s.Env, m.servicesOnly || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
+			Setup: processSetup(&s.ProcessSettings, m.envFiles(s.EnvFile, agents), s.Env, m.servicesOnly || agents, s.NoNewPrivs == config.On || agents && cfg.NoNewPrivs(s.NoNewPrivs)),
 		},
 	}
 	m.limitByCgroup(&s.ProcessSettings, s.Name, false, &u.Spec)
@@ -340,7 +340,7 @@ func (m *Maker) Cmd(cfg *config.Config, route *boot.RunPlan, tty bool) superviso
 	}
 	return supervisor.Unit{
 		Name: CmdName, Kind: supervisor.KindCmd,
-		Policy: supervisor.Policy{IsCMD: true, SpawnRetry: cmdRetry, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
+		Policy: supervisor.Policy{IsCMD: true, SpawnRetry: cmdRetryDelay, StopSignal: int(unix.SIGTERM), Grace: cfg.Shutdown.Budget},
 		Spec: proc.Spec{
 			Path: route.Path, Argv: route.Argv, Env: proc.SetEnv(m.venvEnv(cfg, pwd), m.agentVars(cfg)), Dir: dir, Cred: m.agent.Cred, ForegroundTTY: tty, Setup: m.agentSetup(cfg),
 		},
@@ -388,9 +388,9 @@ func (m *Maker) RunSpec(cfg *config.Config, template config.Run, r client.RunReq
 	return m.profileSpec(cfg, p, argv, dir, mergeVars(cfg.ProfileOf(p.Name).Limits, template.Limits), nil, mergeVars(own, set))
 }
 
-// ForeignSpec returns the user and environment of a service whose s6 directory another program has made. If root is set, the
-// service runs as root, otherwise as the agent.
-func (m *Maker) ForeignSpec(cfg *config.Config, root bool) proc.Spec {
+// ForeignServiceSpec returns the user and environment of a service whose s6 directory another program has made. If root is set,
+// the service runs as root, otherwise as the agent.
+func (m *Maker) ForeignServiceSpec(cfg *config.Config, root bool) proc.Spec {
 	if root && m.runsAsRoot(nil) {
 		return proc.Spec{Env: m.rootEnv(nil)}
 	}
@@ -430,7 +430,7 @@ func policyOf(r config.Restart, s config.Stop) supervisor.Policy {
 		after = supervisor.RestartAlways
 	}
 	return supervisor.Policy{
-		Backoff:    backoff.Policy{Initial: r.InitialDelay, Max: r.Max, Factor: r.DelayFactor, Jitter: r.Jitter},
+		Backoff:    backoff.Policy{Initial: r.InitialDelay, Max: r.MaxDelay, Factor: r.DelayFactor, Jitter: r.Jitter},
 		ResetAfter: r.ResetAfter, CrashLoopExits: r.CrashLoopCount, CrashLoopWindow: r.CrashLoopWindow,
 		ParkCodes: bad(r.ParkCodes), NoDelayCodes: bad(r.ImmediateCodes), SuccessCodes: r.SuccessCodes,
 		StopSignal: int(s.Signal), Grace: s.Grace,

@@ -20,9 +20,9 @@ import (
 
 const agentUID = 10000
 
-// maker returns a Maker for an agent with a volume, the configuration in yaml, and the home. The environment contains several
-// variables that lead to the agent's files.
-func maker(t *testing.T, yaml string) (*units.Maker, *config.Config, string) {
+// newTestMaker returns a Maker for an agent with a volume, the configuration in yaml, and the home. The environment contains
+// several variables that lead to the agent's files.
+func newTestMaker(t *testing.T, yaml string) (*units.Maker, *config.Config, string) {
 	t.Helper()
 	home := t.TempDir()
 	file := filepath.Join(t.TempDir(), "hinit.yaml")
@@ -45,10 +45,10 @@ func asRoot(t *testing.T) {
 	}
 }
 
-func get(env []string, name string) string { return proc.Getenv(env, name) }
+func envValue(env []string, name string) string { return proc.Getenv(env, name) }
 
 func TestAGatewayIsWhatTheConfigurationSays(t *testing.T) {
-	m, cfg, home := maker(t, `
+	m, cfg, home := newTestMaker(t, `
 agent:
   gateway: [agent, -p, "{profile}", run]
   gateway_default: [agent, run]
@@ -68,7 +68,7 @@ restart: {initial: 3s, jitter: 0.25, park_on: [78]}
 		t.Errorf("its policy is %+v", u.Policy)
 	}
 	for name, want := range map[string]string{"WHO": "coder", "SLOT": "1", "HOME": "/opt/data", "LANG": "C"} {
-		if got := get(u.Spec.Env, name); got != want {
+		if got := envValue(u.Spec.Env, name); got != want {
 			t.Errorf("%s is %q, not %q", name, got, want)
 		}
 	}
@@ -76,7 +76,7 @@ restart: {initial: 3s, jitter: 0.25, park_on: [78]}
 		t.Errorf("the default gateway is %q", u.Spec.Argv)
 	}
 	m.SetHome("/home/found")
-	if got := get(m.Gateway(cfg, p, nil).Spec.Env, "HOME"); got != "/home/found" {
+	if got := envValue(m.Gateway(cfg, p, nil).Spec.Env, "HOME"); got != "/home/found" {
 		t.Errorf("HOME is %q, not what the boot has found", got)
 	}
 }
@@ -84,7 +84,7 @@ restart: {initial: 3s, jitter: 0.25, park_on: [78]}
 // Root's service must get no variable, working directory or PATH entry of the agent. Root would run the agent's programs.
 func TestWhatRunsAsRootTrustsNothingOfTheAgents(t *testing.T) {
 	asRoot(t)
-	m, cfg, home := maker(t, `
+	m, cfg, home := newTestMaker(t, `
 services:
   job: {command: [job], user: root, cwd: "{home}", env: {MINE: "{home}/x"}}
 `)
@@ -96,36 +96,36 @@ services:
 	if err != nil {
 		t.Fatal(err)
 	}
-	foreign := m.ForeignSpec(cfg, true).Env
+	foreign := m.ForeignServiceSpec(cfg, true).Env
 	for name, env := range map[string][]string{"a service": service.Spec.Env, "a hook": hook.Spec.Env, "a service directory": foreign} {
-		if got := get(env, "PATH"); strings.Contains(got, home) || !strings.Contains(got, "/usr/bin") {
+		if got := envValue(env, "PATH"); strings.Contains(got, home) || !strings.Contains(got, "/usr/bin") {
 			t.Errorf("%s has PATH %q", name, got)
 		}
-		if got := get(env, "PYTHONPATH"); got != "" {
+		if got := envValue(env, "PYTHONPATH"); got != "" {
 			t.Errorf("%s has PYTHONPATH %q", name, got)
 		}
 		// without the variable, a program would assume that no profile is isolated
-		if got := get(env, "HINIT_CONFIG"); got != home+"/hinit.yaml" {
+		if got := envValue(env, "HINIT_CONFIG"); got != home+"/hinit.yaml" {
 			t.Errorf("%s has HINIT_CONFIG %q", name, got)
 		}
-		if got := get(env, "HOME"); strings.HasPrefix(got, home) || got == "" || got == "/nowhere" {
+		if got := envValue(env, "HOME"); strings.HasPrefix(got, home) || got == "" || got == "/nowhere" {
 			t.Errorf("%s has HOME %q", name, got)
 		}
 	}
 	if service.Spec.Dir != "/" || hook.Spec.Dir != "/" || hook.Name != "hook-3" || service.Spec.Cred != nil {
 		t.Errorf("they are %+v and %+v", service, hook)
 	}
-	if got := get(service.Spec.Env, "MINE"); got != home+"/x" {
+	if got := envValue(service.Spec.Env, "MINE"); got != home+"/x" {
 		t.Errorf("what hinit.yaml sets itself is %q", got)
 	}
-	if got := m.ServiceVars(cfg, cfg.Services["job"])["HOME"]; got != get(service.Spec.Env, "HOME") {
-		t.Errorf("its script would run with HOME %q, it runs with %q", got, get(service.Spec.Env, "HOME"))
+	if got := m.ServiceVars(cfg, cfg.Services["job"])["HOME"]; got != envValue(service.Spec.Env, "HOME") {
+		t.Errorf("its script would run with HOME %q, it runs with %q", got, envValue(service.Spec.Env, "HOME"))
 	}
 }
 
 func TestWhatRunsAsTheAgentHasItsEnvironment(t *testing.T) {
 	asRoot(t)
-	m, cfg, home := maker(t, `
+	m, cfg, home := newTestMaker(t, `
 services:
   web: {command: [web], cwd: "{home}"}
 `)
@@ -138,7 +138,7 @@ services:
 		t.Fatal(err)
 	}
 	for _, spec := range []proc.Spec{web.Spec, hook.Spec} {
-		if spec.Cred == nil || spec.Cred.UID != agentUID || get(spec.Env, "PYTHONPATH") != home+"/lib" {
+		if spec.Cred == nil || spec.Cred.UID != agentUID || envValue(spec.Env, "PYTHONPATH") != home+"/lib" {
 			t.Errorf("%q runs as %+v with %q", spec.Argv, spec.Cred, spec.Env)
 		}
 	}
@@ -150,7 +150,7 @@ services:
 // Only the agent's own programs must get the variables of the agent's virtual environment, as the scripts of the image set
 // them.
 func TestAVirtualEnvironmentIsActivated(t *testing.T) {
-	m, cfg, _ := maker(t, "services: {web: {command: [web]}}\n")
+	m, cfg, _ := newTestMaker(t, "services: {web: {command: [web]}}\n")
 	root := t.TempDir()
 	if err := os.WriteFile(filepath.Join(root, "pyvenv.cfg"), []byte("home = /usr\nprompt = 'agent'\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -164,11 +164,11 @@ func TestAVirtualEnvironmentIsActivated(t *testing.T) {
 	gateway := m.Gateway(cfg, profiles.Profile{Name: "coder"}, nil)
 	cmd := m.Cmd(cfg, &boot.RunPlan{Argv: []string{"agent"}}, true)
 	for name, env := range map[string][]string{"a gateway": gateway.Spec.Env, "the CMD": cmd.Spec.Env} {
-		if get(env, "VIRTUAL_ENV") != root || get(env, "VIRTUAL_ENV_PROMPT") != "agent" || !strings.HasPrefix(get(env, "PATH"), root+"/bin:") || get(env, "PYTHONHOME") != "" {
+		if envValue(env, "VIRTUAL_ENV") != root || envValue(env, "VIRTUAL_ENV_PROMPT") != "agent" || !strings.HasPrefix(envValue(env, "PATH"), root+"/bin:") || envValue(env, "PYTHONHOME") != "" {
 			t.Errorf("%s has %q", name, env)
 		}
 	}
-	if get(web.Spec.Env, "VIRTUAL_ENV") != "" || get(web.Spec.Env, "PYTHONHOME") == "" {
+	if envValue(web.Spec.Env, "VIRTUAL_ENV") != "" || envValue(web.Spec.Env, "PYTHONHOME") == "" {
 		t.Errorf("a service has %q", web.Spec.Env)
 	}
 	if !cmd.Spec.ForegroundTTY || !cmd.Policy.IsCMD || cmd.Name != units.CmdName || cmd.Policy.Grace != cfg.Shutdown.Budget {
@@ -178,7 +178,7 @@ func TestAVirtualEnvironmentIsActivated(t *testing.T) {
 
 func TestAnUnknownUserIsNoService(t *testing.T) {
 	asRoot(t)
-	m, cfg, _ := maker(t, "services: {web: {command: [web]}}\n")
+	m, cfg, _ := newTestMaker(t, "services: {web: {command: [web]}}\n")
 	s := cfg.Services["web"]
 	s.User = "nobody-has-this-name"
 	if _, err := m.Service(cfg, s); err == nil || !strings.Contains(err.Error(), "nobody-has-this-name") {
@@ -194,7 +194,7 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 		if !sealed {
 			key = "agent: {no_new_privs: false}\n"
 		}
-		m, cfg, home := maker(t, key+"services:\n  roots: {command: [job], user: root}\n  mine: {command: [job]}\n  open: {command: [job], no_new_privs: false}\n")
+		m, cfg, home := newTestMaker(t, key+"services:\n  roots: {command: [job], user: root}\n  mine: {command: [job]}\n  open: {command: [job], no_new_privs: false}\n")
 		got := map[string]bool{}
 		for _, name := range []string{"roots", "mine", "open"} {
 			u, err := m.Service(cfg, cfg.Services[name])
@@ -211,7 +211,7 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 		got["gateway"] = m.Gateway(cfg, profiles.Profile{Name: "p", Home: home}, nil).Spec.Setup.NoNewPrivs
 		got["cmd"] = m.Cmd(cfg, &boot.RunPlan{Path: "/bin/true", Argv: []string{"true"}}, false).Spec.Setup.NoNewPrivs
 		got["hook"], got["run"] = hook.Spec.Setup.NoNewPrivs, run.Setup.NoNewPrivs
-		got["slot"], got["root's slot"] = m.ForeignSpec(cfg, false).Setup.NoNewPrivs, m.ForeignSpec(cfg, true).Setup.NoNewPrivs
+		got["slot"], got["root's slot"] = m.ForeignServiceSpec(cfg, false).Setup.NoNewPrivs, m.ForeignServiceSpec(cfg, true).Setup.NoNewPrivs
 		want := map[string]bool{
 			"roots": false, "mine": sealed, "open": false, "gateway": sealed, "cmd": sealed, "hook": sealed, "run": sealed, "slot": sealed, "root's slot": false,
 		}
@@ -224,7 +224,7 @@ func TestSudoGainsTheAgentNothingWhereAServiceIsRoots(t *testing.T) {
 // Exports of a slot's run script must not reach the gateway of a profile with its own user, because the agent's user can write
 // the script.
 func TestASlotChoosesNoEnvironmentOfATenant(t *testing.T) {
-	m, cfg, home := maker(t, "profiles: {own: {isolation: user}}\n")
+	m, cfg, home := newTestMaker(t, "profiles: {own: {isolation: user}}\n")
 	exports := map[string]string{"BASH_ENV": "/planted"}
 	for name, want := range map[string]bool{"p": true, "own": false} {
 		env := m.Gateway(cfg, profiles.Profile{Name: name, Home: home}, exports).Spec.Env

@@ -23,8 +23,8 @@ type Layout struct {
 
 const minWidth = 40
 
-// Status returns the output of `hinit status`.
-func Status(st client.Status, layout Layout) []byte {
+// StatusTable returns the output of `hinit status`.
+func StatusTable(st client.Status, layout Layout) []byte {
 	if layout.Width > 0 {
 		layout.Width = max(layout.Width, minWidth)
 	}
@@ -34,37 +34,37 @@ func Status(st client.Status, layout Layout) []byte {
 		w.writeLine("no services")
 		return w.Bytes()
 	}
-	rows := make([]row, 0, len(st.Services)+1)
-	rows = append(rows, row{"NAME", "STATE", "SINCE", "PID", "RESTARTS", "MEMORY", "SERVED BY", "LAST EXIT", "NOTE"})
-	grades := make([]Grade, len(st.Services))
+	rows := make([]tableRow, 0, len(st.Services)+1)
+	rows = append(rows, tableRow{"NAME", "STATE", "SINCE", "PID", "RESTARTS", "MEMORY", "SERVED BY", "LAST EXIT", "NOTE"})
+	grades := make([]HealthGrade, len(st.Services))
 	for i := range st.Services {
 		s := &st.Services[i]
 		verdict := VerdictOf(s)
 		grades[i] = verdict.Grade
-		name, last, about := Line(s.Name), Line(lastExitCell(s)), Line(Note(s, time.Now()))
+		name, last, about := EscapeLine(s.Name), EscapeLine(lastExitCell(s)), EscapeLine(ProblemNote(s, time.Now()))
 		if !layout.NamesGiven {
 			name, last, about = shorten(name, maxNameWidth), shorten(last, maxCellWidth), shorten(about, maxCellWidth)
 		}
-		rows = append(rows, row{
-			name, stateWord(s, verdict), Duration(time.Since(s.Since)), Number(s.PID), strconv.Itoa(s.Restarts), megabytes(s.MemoryBytes),
+		rows = append(rows, tableRow{
+			name, stateCell(s, verdict), FormatDuration(time.Since(s.Since)), FormatNumber(s.PID), strconv.Itoa(s.Restarts), megabytes(s.MemoryBytes),
 			cmp.Or(s.ServedBy, "-"), last, about,
 		})
 	}
 	if !slices.ContainsFunc(st.Services, func(s client.Service) bool { return s.ServedBy != "" }) {
-		dropColumn(rows, colServed)
+		dropColumn(rows, colServedBy)
 	}
 	below := w.fitWidth(rows)
 	w.writeRows(rows, grades, below)
 	if layout.NamesGiven {
 		for i := range st.Services {
 			s := &st.Services[i]
-			for _, fact := range [][2]string{{s.Name + " says", s.StatusText}, {"isolation of " + s.Name, Isolation(s)}, {"limits of " + s.Name, Limits(s)}} {
+			for _, fact := range [][2]string{{s.Name + " says", s.StatusText}, {"isolation of " + s.Name, IsolationText(s)}, {"limits of " + s.Name, LimitsText(s)}} {
 				if fact[1] != "" {
-					w.writeLine(Line(fact[0] + ": " + fact[1]))
+					w.writeLine(EscapeLine(fact[0] + ": " + fact[1]))
 				}
 			}
-			writeList(w, "checks of "+s.Name, s.Checks, func(c *client.Check) string { return c.Name + " " + Check(c) })
-			writeList(w, "settings of "+s.Name, s.Settings, Setting)
+			writeList(w, "checks of "+s.Name, s.Checks, func(c *client.Check) string { return c.Name + " " + CheckText(c) })
+			writeList(w, "settings of "+s.Name, s.Settings, SettingText)
 		}
 	}
 	return w.Bytes()
@@ -72,10 +72,10 @@ func Status(st client.Status, layout Layout) []byte {
 
 // lastExitCell describes the last exit for the table, without an error that the service's note repeats.
 func lastExitCell(s *client.Service) string {
-	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(Note(s, time.Now()), x.Error) {
-		return "not started, " + Duration(time.Since(x.At)) + " ago"
+	if x := s.LastExit; x != nil && x.Cause == "spawn" && x.Error != "" && strings.Contains(ProblemNote(s, time.Now()), x.Error) {
+		return "not started, " + FormatDuration(time.Since(x.EndedAt)) + " ago"
 	}
-	return LastExit(s.LastExit)
+	return LastExitText(s.LastExit)
 }
 
 type wrappedText struct {
@@ -89,7 +89,7 @@ func (w *wrappedText) writeLine(text string) { w.writeWrapped("", text) }
 // writeWrapped writes a line with indent before it, wrapped at the width of the terminal. Further lines have two more blanks.
 func (w *wrappedText) writeWrapped(indent, text string) {
 	room := w.layout.Width - len(indent)
-	if w.layout.Width == 0 || columns(text) <= room {
+	if w.layout.Width == 0 || textColumns(text) <= room {
 		w.WriteString(indent + text + "\n")
 		return
 	}
@@ -100,7 +100,7 @@ func (w *wrappedText) writeWrapped(indent, text string) {
 		n, used := 0, 0
 		space := 0 // position of the last blank, where the line may be broken
 		for i, r := range text {
-			used += columnsOf(r)
+			used += runeColumns(r)
 			if used > room {
 				break
 			}
@@ -122,11 +122,11 @@ func (w *wrappedText) writeWrapped(indent, text string) {
 
 // writeInit writes the lines about hinit itself, above the table.
 func (w *wrappedText) writeInit(in client.Init) {
-	where := "home " + Line(in.Home)
+	where := "home " + EscapeLine(in.Home)
 	if in.ServicesFile != "" {
-		where = "services of " + Line(in.ServicesFile)
+		where = "services of " + EscapeLine(in.ServicesFile)
 	}
-	text := fmt.Sprintf("hinit %s, pid %d, up %s, %s", in.Version, in.PID, Seconds(in.UptimeSeconds), where)
+	text := fmt.Sprintf("hinit %s, pid %d, up %s, %s", in.Version, in.PID, FormatSeconds(in.UptimeSeconds), where)
 	if in.Subreaper {
 		text += ", as a subreaper"
 	}
@@ -135,36 +135,36 @@ func (w *wrappedText) writeInit(in client.Init) {
 	}
 	w.writeLine(text)
 	if in.Booting && in.BootProfiles == nil {
-		w.writeLine("booting" + Hook(in.Hook))
+		w.writeLine("booting" + HookText(in.Hook))
 	}
 	if in.Cmd != nil {
-		text := fmt.Sprintf("CMD: %s (pid %d)", Line(strings.Join(in.Cmd.Argv, " ")), in.Cmd.PID)
+		text := fmt.Sprintf("CMD: %s (pid %d)", EscapeLine(strings.Join(in.Cmd.Argv, " ")), in.Cmd.PID)
 		if in.Cmd.Stopped {
 			text += fmt.Sprintf(", stopped by a signal such as Ctrl-Z; resume it with: kill -CONT %d", in.Cmd.PID)
 		}
 		w.writeLine(text)
 	}
 	if len(in.Boot) > 0 && w.layout.Verbose {
-		w.writeLine("boot: " + Line(Timeline(in.Boot)))
+		w.writeLine("boot: " + EscapeLine(BootTimeline(in.Boot)))
 	}
 	if b := in.BootProfiles; b != nil {
-		w.writeLine(fmt.Sprintf("booting: profiles %s of %s", Thousands(b.Done), Thousands(b.Profiles)))
+		w.writeLine(fmt.Sprintf("booting: profiles %s of %s", FormatThousands(b.Done), FormatThousands(b.Profiles)))
 	}
 	if l := in.Lease; l != nil && l.State == client.LeaseWaiting {
-		w.writeLine(fmt.Sprintf("waiting since %s: %s; until then this container serves nothing", l.Since.UTC().Format(time.RFC3339), Line(l.Detail)))
+		w.writeLine(fmt.Sprintf("waiting since %s: %s; until then this container serves nothing", l.Since.UTC().Format(time.RFC3339), EscapeLine(l.Detail)))
 	}
 	if r := in.Repair; r != nil && !r.Done {
-		w.writeLine(fmt.Sprintf("repairing file ownership: %d files looked at, %d changed, now in %s", r.Seen, r.Changed, Line(r.Directory)))
+		w.writeLine(fmt.Sprintf("repairing file ownership: %d files looked at, %d changed, now in %s", r.Examined, r.Changed, EscapeLine(r.Directory)))
 	}
-	if in.OOMFirst != "" {
-		w.writeLine("when memory runs out the kernel takes first: " + Name(in.OOMFirst))
+	if in.FirstOOMVictim != "" {
+		w.writeLine("when memory runs out the kernel takes first: " + EscapeName(in.FirstOOMVictim))
 	}
 	for _, warning := range in.Warnings {
-		w.writeLine("warning: " + Line(warning))
+		w.writeLine("warning: " + EscapeLine(warning))
 	}
 }
 
-type row [9]string
+type tableRow [9]string
 
 // The columns of the table, from left to right.
 const (
@@ -174,8 +174,8 @@ const (
 	colPID
 	colRestarts
 	colMemory
-	colServed
-	colLast
+	colServedBy
+	colLastExit
 	colNote
 )
 
@@ -184,26 +184,26 @@ const columnGap = 2
 
 // fitWidth makes the table fit the width of the terminal: it drops less important columns and shortens long cells. If the user
 // has named services, it moves the last exit and the note out of the table. below has the lines to print under each row.
-func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
+func (w *wrappedText) fitWidth(rows []tableRow) (below [][]string) {
 	if w.layout.Width == 0 {
 		return nil
 	}
 	if w.layout.NamesGiven && tableWidth(rows) > w.layout.Width {
 		below = make([][]string, len(rows))
 		for i := range rows {
-			if i > 0 && rows[i][colLast] != "-" {
-				below[i] = append(below[i], "last exit: "+rows[i][colLast])
+			if i > 0 && rows[i][colLastExit] != "-" {
+				below[i] = append(below[i], "last exit: "+rows[i][colLastExit])
 			}
 			if i > 0 && rows[i][colNote] != "" {
 				below[i] = append(below[i], rows[i][colNote])
 			}
 		}
-		dropColumn(rows, colLast)
+		dropColumn(rows, colLastExit)
 		dropColumn(rows, colNote)
 	}
 	shrinkColumn(rows, w.layout.Width, colNote, 24)
-	shrinkColumn(rows, w.layout.Width, colLast, 16)
-	for _, column := range []int{colRestarts, colMemory, colPID, colLast, colSince, colServed} {
+	shrinkColumn(rows, w.layout.Width, colLastExit, 16)
+	for _, column := range []int{colRestarts, colMemory, colPID, colLastExit, colSince, colServedBy} {
 		if tableWidth(rows) <= w.layout.Width {
 			break
 		}
@@ -218,7 +218,7 @@ func (w *wrappedText) fitWidth(rows []row) (below [][]string) {
 	return below
 }
 
-func shrinkColumn(rows []row, width, column, least int) {
+func shrinkColumn(rows []tableRow, width, column, least int) {
 	over := tableWidth(rows) - width
 	if over <= 0 {
 		return
@@ -229,30 +229,30 @@ func shrinkColumn(rows []row, width, column, least int) {
 	}
 }
 
-func dropColumn(rows []row, column int) {
+func dropColumn(rows []tableRow, column int) {
 	for i := range rows {
 		rows[i][column] = ""
 	}
 }
 
-func columnWidths(rows []row) (width [len(row{})]int) {
+func columnWidths(rows []tableRow) (width [len(tableRow{})]int) {
 	for i := range rows {
 		for j, cell := range rows[i] {
 			if cell != "" {
-				width[j] = max(width[j], columns(cell)+columnGap)
+				width[j] = max(width[j], textColumns(cell)+columnGap)
 			}
 		}
 	}
 	return width
 }
 
-func tableWidth(rows []row) int {
+func tableWidth(rows []tableRow) int {
 	width, most := columnWidths(rows), 0
 	for i := range rows {
 		n := 0
 		for j, cell := range rows[i] {
 			if cell != "" {
-				most = max(most, n+columns(cell))
+				most = max(most, n+textColumns(cell))
 			}
 			n += width[j]
 		}
@@ -261,7 +261,7 @@ func tableWidth(rows []row) int {
 }
 
 // writeRows writes the table. Below row i it writes the lines below[i], indented. No line ends with blanks.
-func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
+func (w *wrappedText) writeRows(rows []tableRow, grades []HealthGrade, below [][]string) {
 	width := columnWidths(rows)
 	for i := range rows {
 		pad := 0
@@ -271,9 +271,9 @@ func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
 				continue
 			}
 			w.WriteString(strings.Repeat(" ", pad))
-			pad = width[j] - columns(cell)
-			if w.layout.Colour && j == colState && i > 0 && colours[grades[i-1]] != "" {
-				cell = colours[grades[i-1]] + cell + "\x1b[0m"
+			pad = width[j] - textColumns(cell)
+			if w.layout.Colour && j == colState && i > 0 && gradeColours[grades[i-1]] != "" {
+				cell = gradeColours[grades[i-1]] + cell + "\x1b[0m"
 			}
 			w.WriteString(cell)
 		}
@@ -286,19 +286,19 @@ func (w *wrappedText) writeRows(rows []row, grades []Grade, below [][]string) {
 	}
 }
 
-// colours has the escape sequence for each grade: green means that the service works, yellow that its state changes, red that
-// it needs attention.
-var colours = [...]string{Well: "\x1b[32m", Off: "", Changing: "\x1b[33m", Ailing: "\x1b[31m", Trouble: "\x1b[31m"}
+// gradeColours has the escape sequence for each grade: green means that the service works, yellow that its state changes, red
+// that it needs attention.
+var gradeColours = [...]string{GradeHealthy: "\x1b[32m", GradeDown: "", GradeChanging: "\x1b[33m", GradeDegraded: "\x1b[31m", GradeFailed: "\x1b[31m"}
 
-func stateWord(s *client.Service, v Verdict) string {
-	if v.Word == "" {
+func stateCell(s *client.Service, v ServiceVerdict) string {
+	if v.StateRemark == "" {
 		return s.State
 	}
-	return s.State + " (" + v.Word + ")"
+	return s.State + " (" + v.StateRemark + ")"
 }
 
-// Note describes the problem of a service and its next step. The text is not escaped.
-func Note(s *client.Service, now time.Time) string {
+// ProblemNote describes the problem of a service and its next step. The text is not escaped.
+func ProblemNote(s *client.Service, now time.Time) string {
 	next := nextStep(s, now)
 	if strings.Contains(s.Problem, next) {
 		return s.Problem
@@ -317,7 +317,7 @@ func nextStep(s *client.Service, now time.Time) string {
 	switch s.State {
 	case client.StateBackoff:
 		if s.NextStart != nil {
-			return "next start in " + Duration(max(s.NextStart.Sub(now), 0))
+			return "next start in " + FormatDuration(max(s.NextStart.Sub(now), 0))
 		}
 	case client.StateWaiting:
 		if strings.HasPrefix(s.Reason, "waits for ") {
@@ -342,7 +342,7 @@ func nextRun(s *client.Service) string {
 	if s.NextRun == nil {
 		return ""
 	}
-	return "; next run in " + Duration(max(time.Until(*s.NextRun), 0))
+	return "; next run in " + FormatDuration(max(time.Until(*s.NextRun), 0))
 }
 
 func megabytes(bytes uint64) string {

@@ -22,7 +22,7 @@ func TestStatusSaysWhatAStateMeansForTheReader(t *testing.T) {
 		{client.Service{State: client.StateBackoff, CrashLoop: true}, "backoff (crash-loop)"},
 		{client.Service{State: client.StateFinishing}, "finishing"},
 	} {
-		if got := stateWord(&c.s, VerdictOf(&c.s)); got != c.want {
+		if got := stateCell(&c.s, VerdictOf(&c.s)); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.s, got, c.want)
 		}
 	}
@@ -31,16 +31,16 @@ func TestStatusSaysWhatAStateMeansForTheReader(t *testing.T) {
 // The columns of the status must be aligned, and no line may end in blanks. Virtual time keeps the ages equal in both
 // outputs.
 func TestStatusLinesUpItsColumnsAndEndsNoLineInBlanks(t *testing.T) {
-	synctest.Test(t, linesUpItsColumns)
+	synctest.Test(t, testColumnAlignment)
 }
 
-func linesUpItsColumns(t *testing.T) {
+func testColumnAlignment(t *testing.T) {
 	code := 1
-	got := string(Status(client.Status{
+	got := string(StatusTable(client.Status{
 		Init: client.Init{Version: "1", PID: 1, UptimeSeconds: 3, Home: "/data"},
 		Services: []client.Service{
 			{Name: "gateway-coder", State: "up", Ready: true, Since: time.Now().Add(-90 * time.Second), PID: 12, MemoryBytes: 2_500_000},
-			{Name: "gateway-ü", State: "down", Want: "up", Since: time.Now(), Reason: "why", LastExit: &client.Exit{Code: &code, Cause: "crash", At: time.Now()}},
+			{Name: "gateway-ü", State: "down", Want: "up", Since: time.Now(), Reason: "why", LastExit: &client.Exit{Code: &code, Cause: "crash", EndedAt: time.Now()}},
 		},
 	}, Layout{}))
 	want := `hinit 1, pid 1, up 3s, home /data
@@ -59,25 +59,25 @@ func TestStatusOfANamedServiceSaysMore(t *testing.T) {
 		Name: "api", State: "up", Ready: true, StatusText: "3 \u202e of 4",
 		Settings: []client.ConfigEntry{{Key: "nice", Value: 3}, {Key: "needs", Value: []string{"db"}}, {Key: "user", Value: "\x1bx"}},
 	}}}
-	named := string(Status(st, Layout{NamesGiven: true}))
+	named := string(StatusTable(st, Layout{NamesGiven: true}))
 	for _, want := range []string{"api says: 3 \\u202e of 4\n", "settings of api:\n    nice 3\n    needs [\"db\"]\n    user \\x1bx\n"} {
 		if !strings.Contains(named, want) {
 			t.Errorf("there is no %q in\n%s", want, named)
 		}
 	}
-	if all := string(Status(st, Layout{})); strings.Contains(all, "says") || strings.Contains(all, "nice") {
+	if all := string(StatusTable(st, Layout{})); strings.Contains(all, "says") || strings.Contains(all, "nice") {
 		t.Errorf("the table of all is\n%s", all)
 	}
 }
 
 func TestStatusOfNothingSaysSo(t *testing.T) {
-	if got := string(Status(client.Status{}, Layout{})); !strings.HasSuffix(got, "\nno services\n") {
+	if got := string(StatusTable(client.Status{}, Layout{})); !strings.HasSuffix(got, "\nno services\n") {
 		t.Errorf("got %q", got)
 	}
 }
 
 func TestTimeline(t *testing.T) {
-	got := Timeline([]client.BootStep{
+	got := BootTimeline([]client.BootStep{
 		{Name: "control", Seconds: 0.7, Parallel: true},
 		{Name: "home", Seconds: 0.1},
 		{Name: "a", Seconds: 0.8},
@@ -96,7 +96,7 @@ func TestTheLineOfTheBootAddsUp(t *testing.T) {
 	for i := range 12 {
 		steps = append(steps, client.BootStep{Name: fmt.Sprint("step", i), Seconds: 0.0037})
 	}
-	total, parts, _ := strings.Cut(Timeline(steps), "s (")
+	total, parts, _ := strings.Cut(BootTimeline(steps), "s (")
 	sum := 0
 	for part := range strings.SplitSeq(strings.TrimSuffix(parts, ")"), ", ") {
 		ms, err := strconv.Atoi(strings.TrimSuffix(part[strings.LastIndexByte(part, ' ')+1:], "ms"))
@@ -110,7 +110,7 @@ func TestTheLineOfTheBootAddsUp(t *testing.T) {
 	}
 }
 
-func crowded() client.Status {
+func longStatus() client.Status {
 	code := 1
 	long := strings.Repeat("a reason that is long ", 6)
 	st := client.Status{Init: client.Init{
@@ -121,7 +121,7 @@ func crowded() client.Status {
 		for _, state := range []string{"up", "failed", "backoff"} {
 			st.Services = append(st.Services, client.Service{
 				Name: name, State: state, Ready: true, PID: 12345, Since: time.Now(), Restarts: 12, MemoryBytes: 1e8, Reason: long,
-				CrashLoop: state == "backoff", LastExit: &client.Exit{Code: &code, Cause: "crash", At: time.Now()},
+				CrashLoop: state == "backoff", LastExit: &client.Exit{Code: &code, Cause: "crash", EndedAt: time.Now()},
 			})
 		}
 	}
@@ -131,9 +131,9 @@ func crowded() client.Status {
 func TestStatusFitsTheTerminal(t *testing.T) {
 	for width := 40; width < 300; width++ {
 		for _, named := range []bool{false, true} {
-			got := string(Status(crowded(), Layout{Width: width, NamesGiven: named}))
+			got := string(StatusTable(longStatus(), Layout{Width: width, NamesGiven: named}))
 			for line := range strings.Lines(got) {
-				if n := columns(strings.TrimSuffix(line, "\n")); n > width {
+				if n := textColumns(strings.TrimSuffix(line, "\n")); n > width {
 					t.Fatalf("%d columns, named %v: this one has %d: %q", width, named, n, line)
 				}
 			}
@@ -151,25 +151,25 @@ func TestStatusFitsTheTerminal(t *testing.T) {
 	}
 }
 
-func TestStatusHasColoursWhereTheyAreWanted(t *testing.T) { synctest.Test(t, hasColours) }
+func TestStatusHasColoursWhereTheyAreWanted(t *testing.T) { synctest.Test(t, testColours) }
 
-func hasColours(t *testing.T) {
-	st := crowded()
-	got := string(Status(st, Layout{Colour: true}))
+func testColours(t *testing.T) {
+	st := longStatus()
+	got := string(StatusTable(st, Layout{Colour: true}))
 	if !strings.Contains(got, "\x1b[32mup\x1b[0m ") || !strings.Contains(got, "\x1b[31mfailed\x1b[0m ") || strings.Contains(got, "\x1b[33mSTATE") {
 		t.Errorf("%q", got)
 	}
 	plain := strings.NewReplacer("\x1b[31m", "", "\x1b[32m", "", "\x1b[33m", "", "\x1b[0m", "").Replace(got)
-	if want := string(Status(st, Layout{})); plain != want {
+	if want := string(StatusTable(st, Layout{})); plain != want {
 		t.Errorf("without its colours it is\n%s\nnot\n%s", plain, want)
 	}
 }
 
 func TestTheStepsOfTheBootAreToldOnlyWhenAsked(t *testing.T) {
-	if got := string(Status(crowded(), Layout{})); strings.Contains(got, "boot:") {
+	if got := string(StatusTable(longStatus(), Layout{})); strings.Contains(got, "boot:") {
 		t.Error(got)
 	}
-	if got := string(Status(crowded(), Layout{Verbose: true})); !strings.Contains(got, "\nboot: 0.100s (home 100ms)\n") {
+	if got := string(StatusTable(longStatus(), Layout{Verbose: true})); !strings.Contains(got, "\nboot: 0.100s (home 100ms)\n") {
 		t.Error(got)
 	}
 }

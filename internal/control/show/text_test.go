@@ -28,7 +28,7 @@ func TestNothingInANameMovesATerminal(t *testing.T) {
 		"\u3164\u2800":                     `\u3164\u2800`,
 		"\x7f":                             `\x7f`,
 	} {
-		if got := Line(text); got != want {
+		if got := EscapeLine(text); got != want {
 			t.Errorf("%q: got %q, want %q", text, got, want)
 		}
 	}
@@ -36,17 +36,17 @@ func TestNothingInANameMovesATerminal(t *testing.T) {
 
 func TestANameIsNotWiderThanItsColumn(t *testing.T) {
 	for _, name := range []string{strings.Repeat("x", 251), strings.Repeat("名", 80), strings.Repeat("\x1b", 200), strings.Repeat("e\u0301", 100)} {
-		if got := Name(name); columns(got) > maxNameWidth || columns(got) < maxNameWidth-2 || !strings.HasSuffix(got, "…") {
-			t.Errorf("%q is %d columns wide", got, columns(got))
+		if got := EscapeName(name); textColumns(got) > maxNameWidth || textColumns(got) < maxNameWidth-2 || !strings.HasSuffix(got, "…") {
+			t.Errorf("%q is %d columns wide", got, textColumns(got))
 		}
 	}
-	if got := Name(strings.Repeat("x", 40)); got != strings.Repeat("x", 40) {
+	if got := EscapeName(strings.Repeat("x", 40)); got != strings.Repeat("x", 40) {
 		t.Errorf("%q was cut", got)
 	}
 }
 
-// hostile returns the first character of the text that controls a terminal, or "".
-func hostile(text string) (what string) {
+// findTerminalControl returns the first character of the text that controls a terminal, or "".
+func findTerminalControl(text string) (what string) {
 	marks := 0
 	for i, r := range text {
 		switch {
@@ -58,7 +58,7 @@ func hostile(text string) (what string) {
 		case unicode.In(r, unicode.C, unicode.Zl, unicode.Zp):
 			return string(r)
 		case unicode.Is(unicode.M, r):
-			if marks++; marks > maxMarks {
+			if marks++; marks > maxCombiningMarks {
 				return "a heap of marks"
 			}
 		default:
@@ -76,7 +76,7 @@ func FuzzNames(f *testing.F) {
 		code := 1
 		s := client.Service{
 			Name: name, Profile: name, State: "down", Want: "up", Reason: name, Since: time.Now(), Needs: []string{name},
-			LastExit: &client.Exit{Cause: "spawn", Error: name, At: time.Now()},
+			LastExit: &client.Exit{Cause: "spawn", Error: name, EndedAt: time.Now()},
 		}
 		waiting, exited := s, s
 		waiting.State, exited.LastExit = "waiting", &client.Exit{Code: &code, Cause: name}
@@ -88,24 +88,24 @@ func FuzzNames(f *testing.F) {
 			Services: []client.Service{s, waiting, exited},
 		}
 		for _, named := range []bool{false, true} {
-			got := string(Status(st, Layout{NamesGiven: named, Verbose: true}))
-			if what := hostile(got); what != "" {
+			got := string(StatusTable(st, Layout{NamesGiven: named, Verbose: true}))
+			if what := findTerminalControl(got); what != "" {
 				t.Errorf("status has %q in it: %q", what, got)
 			}
 			if lines := strings.Count(got, "\n"); lines != 9 {
 				t.Errorf("status has %d lines: %q", lines, got)
 			}
-			if Text(got) != got {
+			if EscapeText(got) != got {
 				t.Errorf("escaped twice, it is another text: %q", got)
 			}
 		}
-		for _, got := range []string{Line(name), Name(name), Outcome(s)} {
-			if what := hostile(got); what != "" || strings.Contains(got, "\n") {
+		for _, got := range []string{EscapeLine(name), EscapeName(name), CommandResultText(s)} {
+			if what := findTerminalControl(got); what != "" || strings.Contains(got, "\n") {
 				t.Errorf("%q has %q in it", got, what)
 			}
 		}
-		if got := Name(name); columns(got) > maxNameWidth {
-			t.Errorf("%q is %d columns wide", got, columns(got))
+		if got := EscapeName(name); textColumns(got) > maxNameWidth {
+			t.Errorf("%q is %d columns wide", got, textColumns(got))
 		}
 	})
 }

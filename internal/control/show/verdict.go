@@ -7,17 +7,17 @@ import (
 	"hinit/client"
 )
 
-// Grade says how well a service works.
-type Grade int
+// HealthGrade says how well a service works.
+type HealthGrade int
 
 // The grades, from best to worst. An ailing service is up but doesn't do its work. A service in trouble doesn't run and may not
 // start again. The web page and hinit top call both "in trouble", see [Verdict.Troubled].
 const (
-	Well     Grade = iota
-	Off            // the service is down, as ordered
-	Changing       // the service is starting or stopping
-	Ailing         // the service is up, with a problem
-	Trouble        // the service crashes, or isn't started again
+	GradeHealthy  HealthGrade = iota
+	GradeDown                 // the service is down, as ordered
+	GradeChanging             // the service is starting or stopping
+	GradeDegraded             // the service is up, with a problem
+	GradeFailed               // the service crashes, or isn't started again
 )
 
 // Kinds of problems, with their names in the metric hinit_service_problem.
@@ -34,21 +34,21 @@ const (
 	ProblemNotReady  = "not-ready"  // the service is up and has not reported that it is ready
 )
 
-// Verdict says how well a service works. `hinit status`, `hinit top`, the metrics, the health check and the web page share it, so
-// that they agree.
-type Verdict struct {
-	Grade    Grade
-	Word     string   // addition to the state, such as "deaf"; may be ""
-	Problems []string // kinds of problems of the service, the worst first
-	Works    bool     // the service is up and does its work, although a check may fail
+// ServiceVerdict says how well a service works. `hinit status`, `hinit top`, the metrics, the health check and the web page share
+// it, so that they agree.
+type ServiceVerdict struct {
+	Grade       HealthGrade
+	StateRemark string   // addition to the state, such as "deaf"; may be ""
+	Problems    []string // kinds of problems of the service, the worst first
+	IsWorking   bool     // the service is up and does its work, although a check may fail
 }
 
-// Troubled reports whether the service needs attention.
-func (v Verdict) Troubled() bool { return v.Grade >= Ailing }
+// NeedsAttention reports whether the service needs attention.
+func (v ServiceVerdict) NeedsAttention() bool { return v.Grade >= GradeDegraded }
 
 // VerdictOf returns the verdict on a service.
-func VerdictOf(s *client.Service) (v Verdict) {
-	is := func(kind string, grade Grade, so bool) {
+func VerdictOf(s *client.Service) (v ServiceVerdict) {
+	is := func(kind string, grade HealthGrade, so bool) {
 		if so {
 			v.Problems, v.Grade = append(v.Problems, kind), max(v.Grade, grade)
 		}
@@ -60,26 +60,26 @@ func VerdictOf(s *client.Service) (v Verdict) {
 	switch {
 	case up:
 	case s.State == client.StateDown && s.Want != client.WantUp:
-		v.Grade = Off
+		v.Grade = GradeDown
 	default:
-		v.Grade = Changing
+		v.Grade = GradeChanging
 	}
-	is(ProblemFailed, Trouble, s.State == client.StateFailed)
-	is(ProblemParked, Trouble, s.State == client.StateParked)
-	is(ProblemCrashLoop, Trouble, s.CrashLoop)
-	is(ProblemBackoff, Trouble, s.State == client.StateBackoff)
-	is(ProblemUnserved, Trouble, s.ServedBy == client.ServedByNone)
-	is(ProblemDeaf, Ailing, fails(true))
-	is(ProblemPaused, Ailing, up && s.Paused)
-	is(ProblemNotReady, Changing, up && !s.Ready)
-	is(ProblemCheck, Ailing, fails(false))
-	is(ProblemOther, Ailing, up && s.Ready && s.Problem != "" && len(v.Problems) == 0)
-	v.Works = up && !slices.ContainsFunc(v.Problems, func(kind string) bool { return kind != ProblemCheck && kind != ProblemOther })
+	is(ProblemFailed, GradeFailed, s.State == client.StateFailed)
+	is(ProblemParked, GradeFailed, s.State == client.StateParked)
+	is(ProblemCrashLoop, GradeFailed, s.CrashLoop)
+	is(ProblemBackoff, GradeFailed, s.State == client.StateBackoff)
+	is(ProblemUnserved, GradeFailed, s.ServedBy == client.ServedByNone)
+	is(ProblemDeaf, GradeDegraded, fails(true))
+	is(ProblemPaused, GradeDegraded, up && s.Paused)
+	is(ProblemNotReady, GradeChanging, up && !s.Ready)
+	is(ProblemCheck, GradeDegraded, fails(false))
+	is(ProblemOther, GradeDegraded, up && s.Ready && s.Problem != "" && len(v.Problems) == 0)
+	v.IsWorking = up && !slices.ContainsFunc(v.Problems, func(kind string) bool { return kind != ProblemCheck && kind != ProblemOther })
 	words := map[string]string{
 		ProblemCrashLoop: "crash-loop", ProblemDeaf: "deaf", ProblemPaused: "paused", ProblemNotReady: "not ready", ProblemCheck: "check fails", ProblemOther: "ailing",
 	}
 	for _, kind := range v.Problems {
-		v.Word = cmp.Or(v.Word, words[kind])
+		v.StateRemark = cmp.Or(v.StateRemark, words[kind])
 	}
 	return v
 }

@@ -18,16 +18,16 @@ import (
 	"hinit/client"
 )
 
-// Signal returns the name of a signal.
-func Signal(n int) string {
+// SignalName returns the name of a signal.
+func SignalName(n int) string {
 	if name := unix.SignalName(syscall.Signal(n)); name != "" {
 		return name
 	}
 	return fmt.Sprintf("signal %d", n)
 }
 
-// Duration formats a duration with one or two units: 3.2s, 4m10s, 2h5m, 3d4h.
-func Duration(d time.Duration) string {
+// FormatDuration formats a duration with one or two units: 3.2s, 4m10s, 2h5m, 3d4h.
+func FormatDuration(d time.Duration) string {
 	switch {
 	case d < 0:
 		return "0s"
@@ -43,27 +43,27 @@ func Duration(d time.Duration) string {
 	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
 }
 
-// Seconds is Duration for a number of seconds.
-func Seconds(s float64) string { return Duration(time.Duration(s * float64(time.Second))) }
+// FormatSeconds is Duration for a number of seconds.
+func FormatSeconds(s float64) string { return FormatDuration(time.Duration(s * float64(time.Second))) }
 
 // AuthorText says who gave an order: "uid 0 (hinit, exec)".
 func AuthorText(by *client.Author) string {
 	if by.Program == "" {
-		return fmt.Sprintf("uid %d (%s)", by.UID, by.Way)
+		return fmt.Sprintf("uid %d (%s)", by.UID, by.Origin)
 	}
-	return Line(fmt.Sprintf("uid %d (%s, %s)", by.UID, by.Program, by.Way))
+	return EscapeLine(fmt.Sprintf("uid %d (%s, %s)", by.UID, by.Program, by.Origin))
 }
 
-// Number formats a number for a table, with "-" for 0.
-func Number(n int) string {
+// FormatNumber formats a number for a table, with "-" for 0.
+func FormatNumber(n int) string {
 	if n == 0 {
 		return "-"
 	}
 	return fmt.Sprint(n)
 }
 
-// Thousands formats a number with commas: "12,000".
-func Thousands(n int) string {
+// FormatThousands formats a number with commas: "12,000".
+func FormatThousands(n int) string {
 	text := fmt.Sprint(n)
 	for i := len(text) - 3; i > 0 && text[i-1] != '-'; i -= 3 {
 		text = text[:i] + "," + text[i:]
@@ -71,9 +71,9 @@ func Thousands(n int) string {
 	return text
 }
 
-// Timeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first number is the sum of the
-// steps before "meanwhile". It leaves out steps marked "beside it", because they ran at the same time as the step before.
-func Timeline(steps []client.BootStep) string {
+// BootTimeline describes the boot in one line: "0.153s (home 0ms, ...; meanwhile control 1ms)". The first number is the sum of
+// the steps before "meanwhile". It leaves out steps marked "beside it", because they ran at the same time as the step before.
+func BootTimeline(steps []client.BootStep) string {
 	var parts, meanwhile []string
 	shown := 0
 	for i := 0; i < len(steps); {
@@ -130,23 +130,23 @@ func BootSeconds(steps []client.BootStep) (total float64) {
 	return total
 }
 
-// Hook describes the boot hook that is running: ": hook 1 of 2 (update.sh), 3s". If no hook is running, it returns "".
-func Hook(h *client.BootHook) string {
+// HookText describes the boot hook that is running: ": hook 1 of 2 (update.sh), 3s". If no hook is running, it returns "".
+func HookText(h *client.BootHook) string {
 	if h == nil {
 		return ""
 	}
-	return fmt.Sprintf(": hook %d of %d (%s), %s", h.Number, h.Total, Line(h.Name), Seconds(h.Seconds))
+	return fmt.Sprintf(": hook %d of %d (%s), %s", h.Number, h.Total, EscapeLine(h.Name), FormatSeconds(h.Seconds))
 }
 
-// LastExit says how and when a service last ended: "code 1 (crash), 3.2s ago".
-func LastExit(x *client.Exit) string { return LastExitAt(x, time.Now()) }
+// LastExitText says how and when a service last ended: "code 1 (crash), 3.2s ago".
+func LastExitText(x *client.Exit) string { return LastExitTextAt(x, time.Now()) }
 
-// LastExitAt formats like [LastExit] with now as the present time. The text is not escaped.
-func LastExitAt(x *client.Exit, now time.Time) string {
+// LastExitTextAt formats like [LastExitText] with now as the present time. The text is not escaped.
+func LastExitTextAt(x *client.Exit, now time.Time) string {
 	if x == nil {
 		return "-"
 	}
-	ago := Duration(now.Sub(x.At)) + " ago"
+	ago := FormatDuration(now.Sub(x.EndedAt)) + " ago"
 	switch x.Cause {
 	case "spawn":
 		line, _, _ := strings.Cut(x.Error, "\n")
@@ -161,20 +161,20 @@ func LastExitAt(x *client.Exit, now time.Time) string {
 func ExitText(x *client.Exit) string {
 	switch {
 	case x.Signal != nil:
-		return fmt.Sprintf("%s (%s)", Signal(*x.Signal), x.Cause)
+		return fmt.Sprintf("%s (%s)", SignalName(*x.Signal), x.Cause)
 	case x.Code != nil:
 		return fmt.Sprintf("code %d (%s)", *x.Code, x.Cause)
 	}
 	return x.Cause
 }
 
-// Ending describes in a sentence how a run ended: "exited with code 1 after 3.2s (crash)".
-func Ending(x *client.Exit) (how string) {
+// RunEndText describes in a sentence how a run ended: "exited with code 1 after 3.2s (crash)".
+func RunEndText(x *client.Exit) (how string) {
 	switch {
 	case x.Cause == "spawn":
 		return x.Error
 	case x.Signal != nil:
-		how = "ended by " + Signal(*x.Signal)
+		how = "ended by " + SignalName(*x.Signal)
 	case x.Code != nil && x.Cause == "health":
 		how = fmt.Sprintf("unhealthy (%s), exited with code %d", x.Error, *x.Code)
 	case x.Code != nil:
@@ -182,84 +182,84 @@ func Ending(x *client.Exit) (how string) {
 	default:
 		return x.Cause
 	}
-	return fmt.Sprintf("%s after %s (%s)", how, Seconds(x.UptimeSeconds), x.Cause)
+	return fmt.Sprintf("%s after %s (%s)", how, FormatSeconds(x.UptimeSeconds), x.Cause)
 }
 
-// Ended describes the last run of a task, as `hinit start` prints it.
-func Ended(s client.Service) string {
+// TaskResultText describes the last run of a task, as `hinit start` prints it.
+func TaskResultText(s client.Service) string {
 	x := s.LastExit
 	if x == nil {
-		return Line(s.Name) + " has not run"
+		return EscapeLine(s.Name) + " has not run"
 	}
-	after := ", after " + Seconds(x.UptimeSeconds)
+	after := ", after " + FormatSeconds(x.UptimeSeconds)
 	switch {
 	case x.Cause == "spawn":
-		return fmt.Sprintf("%s was not started: %s", Line(s.Name), Line(x.Error))
+		return fmt.Sprintf("%s was not started: %s", EscapeLine(s.Name), EscapeLine(x.Error))
 	case x.Signal != nil:
-		return fmt.Sprintf("%s has ended: %s (%s)%s", Line(s.Name), Signal(*x.Signal), x.Cause, after)
+		return fmt.Sprintf("%s has ended: %s (%s)%s", EscapeLine(s.Name), SignalName(*x.Signal), x.Cause, after)
 	case x.Code != nil:
-		return fmt.Sprintf("%s has ended: exit %d (%s)%s", Line(s.Name), *x.Code, x.Cause, after)
+		return fmt.Sprintf("%s has ended: exit %d (%s)%s", EscapeLine(s.Name), *x.Code, x.Cause, after)
 	}
-	return fmt.Sprintf("%s has ended (%s)%s", Line(s.Name), x.Cause, after)
+	return fmt.Sprintf("%s has ended (%s)%s", EscapeLine(s.Name), x.Cause, after)
 }
 
-// Accepted is the output of a successful command with --no-wait. It calls a service "starting" that is up and not ready yet.
-func Accepted(s client.Service) string {
-	if fresh := !s.Announces && s.UptimeSeconds < time.Second.Seconds(); s.State == client.StateUp && s.Want == client.WantUp && (fresh || !s.Ready) {
+// NoWaitText is the output of a successful command with --no-wait. It calls a service "starting" that is up and not ready yet.
+func NoWaitText(s client.Service) string {
+	if fresh := !s.ReportsReadiness && s.UptimeSeconds < time.Second.Seconds(); s.State == client.StateUp && s.Want == client.WantUp && (fresh || !s.Ready) {
 		s.State = client.StateStarting
 	}
-	return Outcome(s)
+	return CommandResultText(s)
 }
 
-// Outcome is the output of a successful `hinit start`, stop or restart.
-func Outcome(s client.Service) string {
+// CommandResultText is the output of a successful `hinit start`, stop or restart.
+func CommandResultText(s client.Service) string {
 	if s.PID != 0 {
-		return fmt.Sprintf("%s is %s (pid %d)", Line(s.Name), s.State, s.PID)
+		return fmt.Sprintf("%s is %s (pid %d)", EscapeLine(s.Name), s.State, s.PID)
 	}
-	return fmt.Sprintf("%s is %s", Line(s.Name), s.State)
+	return fmt.Sprintf("%s is %s", EscapeLine(s.Name), s.State)
 }
 
 // writeList writes a title and a line for each item, or nothing without items.
 func writeList[T any](w *wrappedText, title string, items []T, line func(*T) string) {
 	for i := range items {
 		if i == 0 {
-			w.writeLine(Line(title) + ":")
+			w.writeLine(EscapeLine(title) + ":")
 		}
-		w.writeWrapped("    ", Line(line(&items[i])))
+		w.writeWrapped("    ", EscapeLine(line(&items[i])))
 	}
 }
 
-// Isolation describes how a service is isolated and which parts are in force. For a service without isolation it returns "".
-func Isolation(s *client.Service) string {
+// IsolationText describes how a service is isolated and which parts are in force. For a service without isolation it returns "".
+func IsolationText(s *client.Service) string {
 	switch i := s.Isolation; {
 	case i == nil:
 		return ""
 	case s.PID == 0:
 		return i.Mode + " (it does not run)"
-	case len(i.InForce) == 0:
+	case len(i.Restrictions) == 0:
 		return i.Mode + ", NOT IN FORCE: its process began without it; to apply it: hinit restart " + s.Name
 	default:
-		return i.Mode + " (" + strings.Join(i.InForce, ", ") + ")"
+		return i.Mode + " (" + strings.Join(i.Restrictions, ", ") + ")"
 	}
 }
 
-// Limits lists the limits of a service that need a control group, and what enforces each limit. Without such limits it returns
-// "".
-func Limits(s *client.Service) string {
+// LimitsText lists the limits of a service that need a control group, and what enforces each limit. Without such limits it
+// returns "".
+func LimitsText(s *client.Service) string {
 	words := make([]string, len(s.Limits))
 	for i, l := range s.Limits {
-		words[i] = l.Key + " " + l.Value + " (" + limitedBy[l.By] + ")"
+		words[i] = l.Key + " " + l.Value + " (" + limitMechanisms[l.EnforcedBy] + ")"
 	}
 	return strings.Join(words, ", ")
 }
 
-var limitedBy = map[string]string{
+var limitMechanisms = map[string]string{
 	client.LimitedByGroup: "by its control group", client.LimitedByHinit: "measured by hinit", client.LimitedByNice: "as a nice value",
-	client.LimitedByUser: "counted for its user", client.LimitedLater: "from its next start", client.LimitedByNothing: "NOT IN FORCE",
+	client.LimitedByUser: "counted for its user", client.LimitedFromNextStart: "from its next start", client.LimitedByNothing: "NOT IN FORCE",
 }
 
-// Setting formats a setting as key and value. The text is not escaped.
-func Setting(e *client.ConfigEntry) string {
+// SettingText formats a setting as key and value. The text is not escaped.
+func SettingText(e *client.ConfigEntry) string {
 	text := fmt.Sprint(e.Value)
 	if _, plain := e.Value.(string); !plain {
 		if data, err := json.Marshal(e.Value); err == nil {
@@ -269,11 +269,11 @@ func Setting(e *client.ConfigEntry) string {
 	return e.Key + " " + text
 }
 
-// Check describes the result of a check. The text is not escaped, and may contain any characters of the check's answer.
-func Check(c *client.Check) string {
-	text := "is " + cmp.Or(map[string]string{client.CheckHeld: "on hold"}[c.State], c.State)
-	if !c.Since.IsZero() && c.State != client.CheckHeld {
-		text += " since " + Duration(max(time.Since(c.Since), 0))
+// CheckText describes the result of a check. The text is not escaped, and may contain any characters of the check's answer.
+func CheckText(c *client.Check) string {
+	text := "is " + cmp.Or(map[string]string{client.CheckOnHold: "on hold"}[c.State], c.State)
+	if !c.Since.IsZero() && c.State != client.CheckOnHold {
+		text += " since " + FormatDuration(max(time.Since(c.Since), 0))
 	}
 	if c.Failures > 1 {
 		text += fmt.Sprintf(", %d bad answers in a row", c.Failures)
@@ -289,58 +289,58 @@ const (
 	maxNameWidth = 40
 	// maxCellWidth is the widest cell with words, in columns.
 	maxCellWidth = 120
-	// maxMarks is the maximum number of combining marks on one letter. No language needs more, and a pile of marks would cover
-	// other lines.
-	maxMarks = 2
+	// maxCombiningMarks is the maximum number of combining marks on one letter. No language needs more, and a pile of marks would
+	// cover other lines.
+	maxCombiningMarks = 2
 	// invisibleLetters are invisible characters that Unicode counts as letters or symbols.
 	invisibleLetters = "\u115f\u1160\u2800\u3164\uffa0"
 )
 
-// Line makes a text of the agent safe to print on one line of a terminal or a log. It escapes characters that are invisible,
-// move the cursor, change the direction of writing or pile up on others. It uses the escapes of Go: \n, \x1b, \u202e, and \xff
-// for invalid UTF-8.
-func Line(text string) string {
-	if isPlain(text) {
+// EscapeLine makes a text of the agent safe to print on one line of a terminal or a log. It escapes characters that are
+// invisible, move the cursor, change the direction of writing or pile up on others. It uses the escapes of Go: \n, \x1b, \u202e,
+// and \xff for invalid UTF-8.
+func EscapeLine(text string) string {
+	if needsNoEscape(text) {
 		return text
 	}
 	var b strings.Builder
-	escape(&b, text)
+	writeEscaped(&b, text)
 	return b.String()
 }
 
-// Text escapes like [Line], but keeps several lines.
-func Text(text string) string {
-	if isPlain(strings.ReplaceAll(text, "\n", "")) {
+// EscapeText escapes like [Line], but keeps several lines.
+func EscapeText(text string) string {
+	if needsNoEscape(strings.ReplaceAll(text, "\n", "")) {
 		return text
 	}
 	lines := strings.Split(text, "\n")
 	for i := range lines {
-		lines[i] = Line(lines[i])
+		lines[i] = EscapeLine(lines[i])
 	}
 	return strings.Join(lines, "\n")
 }
 
-// Name escapes a name for a table like [Line], and cuts it to 40 columns.
-func Name(name string) string { return shorten(Line(name), maxNameWidth) }
+// EscapeName escapes a name for a table like [Line], and cuts it to 40 columns.
+func EscapeName(name string) string { return shorten(EscapeLine(name), maxNameWidth) }
 
-func isPlain(text string) bool {
+func needsNoEscape(text string) bool {
 	return !strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' })
 }
 
-func escape(b *strings.Builder, text string) {
+func writeEscaped(b *strings.Builder, text string) {
 	b.Grow(len(text) + 16)
-	marks := maxMarks // number of combining marks in a row; maxMarks at the start, because a mark there would change the text before it
+	marks := maxCombiningMarks // number of combining marks in a row; maxCombiningMarks at the start, because a mark there would change the text before it
 	for len(text) > 0 {
 		r, n := utf8.DecodeRuneInString(text)
 		mark := unicode.Is(unicode.M, r)
 		switch {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(b, `\x%02x`, text[0])
-			marks = maxMarks
-		case mark && marks >= maxMarks, !strconv.IsPrint(r), strings.ContainsRune(invisibleLetters, r):
+			marks = maxCombiningMarks
+		case mark && marks >= maxCombiningMarks, !strconv.IsPrint(r), strings.ContainsRune(invisibleLetters, r):
 			q := strconv.QuoteRuneToASCII(r)
 			b.WriteString(q[1 : len(q)-1])
-			marks = maxMarks
+			marks = maxCombiningMarks
 		case mark:
 			b.WriteString(text[:n])
 			marks++
@@ -352,15 +352,15 @@ func escape(b *strings.Builder, text string) {
 	}
 }
 
-func columns(text string) int {
+func textColumns(text string) int {
 	n := 0
 	for _, r := range text {
-		n += columnsOf(r)
+		n += runeColumns(r)
 	}
 	return n
 }
 
-func columnsOf(r rune) int {
+func runeColumns(r rune) int {
 	switch {
 	case r < 0x300:
 		return 1
@@ -374,12 +374,12 @@ func columnsOf(r rune) int {
 }
 
 func shorten(text string, most int) string {
-	if len(text) <= most || columns(text) <= most {
+	if len(text) <= most || textColumns(text) <= most {
 		return text
 	}
 	n := 0
 	for i, r := range text {
-		n += columnsOf(r)
+		n += runeColumns(r)
 		if n > most-1 {
 			return text[:i] + "…"
 		}

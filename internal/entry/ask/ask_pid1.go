@@ -20,36 +20,36 @@ const (
 	exitUnreachable = 4
 	exitNotAllowed  = 5
 	exitUnknown     = 6
-	exitSystem      = 111
+	exitSystemError = 111
 )
 
-// defaultDir is the directory of the control socket, unless HINIT_RUNTIME_DIR names another.
-const defaultDir = "/run/hinit"
+// defaultRuntimeDir is the directory of the control socket, unless HINIT_RUNTIME_DIR names another.
+const defaultRuntimeDir = "/run/hinit"
 
 var runtimeDir string // directory of the control socket
 
-// Time limits in seconds for an answer of PID 1. answerTime is for a stop, which may take PID 1 up to 40 seconds. quickTime is
-// for requests that PID 1 answers at once.
-const answerTime, quickTime = 50, 5
+// Time limits in seconds for an answer of PID 1. answerSeconds is for a stop, which may take PID 1 up to 40 seconds.
+// quickAnswerSeconds is for requests that PID 1 answers at once.
+const answerSeconds, quickAnswerSeconds = 50, 5
 
-// threads is the number of threads that must be possible before the Go runtime is started. A hinit command begins with 4 to 6
-// threads, and other programs may take PIDs in between.
-const threads = 8
+// runtimeThreads is the number of threads that must be possible before the Go runtime is started. A hinit command begins with 4
+// to 6 threads, and other programs may take PIDs in between.
+const runtimeThreads = 8
 
 // Static buffers, because there is no heap and the stack can't grow.
 var (
-	request, body, line bare.Text
-	answer              [256 << 10]byte
+	requestBuffer, bodyBuffer, lineBuffer bare.TextBuffer
+	answerBuffer                          [256 << 10]byte
 )
 
 // pid1Request is an HTTP request to the control API of PID 1.
 type pid1Request struct {
-	doing                       string // purpose of the request, for messages: the text after "cannot"
-	method, before, name, after string // the path of the request is before + name + after
-	body                        string
-	named, health               bool
-	answersAtOnce               bool // PID 1 answers at once, and the request may be repeated
-	failureCode                 int  // exit code of the command if the request fails
+	action                                      string // purpose of the request, for messages: the text after "cannot"
+	method, pathPrefix, serviceName, pathSuffix string // the path of the request is before + name + after
+	body                                        string
+	namesService, isHealthCheck                 bool
+	answersAtOnce                               bool // PID 1 answers at once, and the request may be repeated
+	failureCode                                 int  // exit code of the command if the request fails
 }
 
 // Only the assembly calls these functions.
@@ -63,10 +63,10 @@ func beginHinit(stack *uintptr) {
 	if !missing {
 		return
 	}
-	runtimeDir = cmp.Or(env.Get("HINIT_RUNTIME_DIR"), defaultDir)
-	if q, known := parse(bare.Base(argv.At(0)), argv); known {
-		if fd := dial(answerTime); fd >= 0 {
-			bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(printAnswer(q, exchange(fd, q))), 0, 0)
+	runtimeDir = cmp.Or(env.Getenv("HINIT_RUNTIME_DIR"), defaultRuntimeDir)
+	if q, known := parseCommand(bare.BaseName(argv.Index(0)), argv); known {
+		if fd := dialPID1(answerSeconds); fd >= 0 {
+			bare.Syscall3(syscall.SYS_EXIT_GROUP, uintptr(printAnswer(q, sendRequest(fd, q))), 0, 0)
 		}
 	}
 }
@@ -75,21 +75,21 @@ func beginHinit(stack *uintptr) {
 // starts.
 func begin(stack *uintptr) {
 	argv, env := bare.InitialStack(stack)
-	name := bare.Base(argv.At(0))
+	name := bare.BaseName(argv.Index(0))
 	if !entry.IsToolsCommand(name, argv) {
 		return
 	}
-	dir := env.Get("HINIT_RUNTIME_DIR")
-	runtimeDir = cmp.Or(dir, defaultDir)
-	q, known := parse(name, argv)
+	dir := env.Getenv("HINIT_RUNTIME_DIR")
+	runtimeDir = cmp.Or(dir, defaultRuntimeDir)
+	q, known := parseCommand(name, argv)
 	code := -1
 	// the table for a terminal has colours
-	isPlain := bare.Syscall3(syscall.SYS_IOCTL, 1, syscall.TCGETS, uintptr(unsafe.Pointer(&answer))) == -int(syscall.ENOTTY)
+	isPlain := bare.Syscall3(syscall.SYS_IOCTL, 1, syscall.TCGETS, uintptr(unsafe.Pointer(&answerBuffer))) == -int(syscall.ENOTTY)
 	// the configuration that HINIT_CONFIG names may have another socket
-	if known && q.answersAtOnce && (dir != "" || env.Get("HINIT_CONFIG") == "") && isPlain {
+	if known && q.answersAtOnce && (dir != "" || env.Getenv("HINIT_CONFIG") == "") && isPlain {
 		code = runQuickly(q)
 	}
-	if code < 0 && entry.HasRoomFor(threads) {
+	if code < 0 && entry.HasRoomFor(runtimeThreads) {
 		return
 	}
 	if code < 0 {
@@ -101,11 +101,11 @@ func begin(stack *uintptr) {
 // runQuickly carries a command out and returns its exit code. Without a success from PID 1, it returns -1; the runtime then
 // starts and carries the command out again.
 func runQuickly(q pid1Request) int {
-	fd := dial(quickTime)
+	fd := dialPID1(quickAnswerSeconds)
 	if fd < 0 {
 		return -1
 	}
-	all := exchange(fd, q)
+	all := sendRequest(fd, q)
 	head, said, _ := strings.Cut(all, "\r\n\r\n")
 	if len(head) < statusOffset+3 || head[statusOffset] != '2' || !isComplete(all, said) || bare.Write(1, said) != len(said) {
 		return -1
@@ -116,70 +116,70 @@ func runQuickly(q pid1Request) int {
 // isComplete reports whether answer is complete. body is the body of the answer. With status 204, an answer has no body and no
 // size.
 func isComplete(answer, body string) bool {
-	line.N = 0
-	return answer[statusOffset+2] == '4' || strings.Contains(answer, line.Add("\r\nContent-Length: ").AddNumber(len(body)).Add("\r\n").String())
+	lineBuffer.Len = 0
+	return answer[statusOffset+2] == '4' || strings.Contains(answer, lineBuffer.Add("\r\nContent-Length: ").AddNumber(len(body)).Add("\r\n").String())
 }
 
 // runWithoutThreads carries a command out and returns its exit code. If known is false, it prints why the command can't be
 // carried out.
 func runWithoutThreads(name string, argv bare.CStrings, q pid1Request, known bool) int {
-	request.N, line.N = 0, 0
+	requestBuffer.Len, lineBuffer.Len = 0, 0
 	if !known {
 		return printRefusal(name, argv, "", q.failureCode)
 	}
-	fd := dial(answerTime)
+	fd := dialPID1(answerSeconds)
 	if fd < 0 {
 		return printRefusal(name, argv, ", and hinit cannot be reached on its socket", max(q.failureCode, exitUnreachable))
 	}
-	return printAnswer(q, exchange(fd, q))
+	return printAnswer(q, sendRequest(fd, q))
 }
 
-// exchange sends a request and returns the answer. It returns "" if the request is too long, or if PID 1 does not take it.
-func exchange(fd int, q pid1Request) string {
+// sendRequest sends a request and returns the answer. It returns "" if the request is too long, or if PID 1 does not take it.
+func sendRequest(fd int, q pid1Request) string {
 	const noSignal = 0x4000 // MSG_NOSIGNAL: a closed connection must not end this process
-	request.Add(q.method).Add(" ").Add(q.before).Add(q.name).Add(q.after)
-	request.Add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").AddNumber(len(q.body)).Add("\r\n\r\n").Add(q.body)
-	if request.N == len(request.Buf) ||
-		bare.Syscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&request.Buf)), uintptr(request.N), noSignal, 0) != request.N {
+	requestBuffer.Add(q.method).Add(" ").Add(q.pathPrefix).Add(q.serviceName).Add(q.pathSuffix)
+	requestBuffer.Add(" HTTP/1.1\r\nHost: hinit\r\nAccept: text/plain\r\nConnection: close\r\nContent-Length: ").AddNumber(len(q.body)).Add("\r\n\r\n").Add(q.body)
+	if requestBuffer.Len == len(requestBuffer.Buf) ||
+		bare.Syscall6(syscall.SYS_SENDTO, uintptr(fd), uintptr(unsafe.Pointer(&requestBuffer.Buf)), uintptr(requestBuffer.Len), noSignal, 0) != requestBuffer.Len {
 		return ""
 	}
-	return unsafe.String(&answer[0], bare.Read(fd, answer[:]))
+	return unsafe.String(&answerBuffer[0], bare.Read(fd, answerBuffer[:]))
 }
 
-// parse turns a command line into a request. It knows only the commands that people need when the kernel can start no
+// parseCommand turns a command line into a request. It knows only the commands that people need when the kernel can start no
 // process.
-func parse(name string, argv bare.CStrings) (q pid1Request, ok bool) {
-	switch verb, word := argv.At(1), argv.At(2); {
+func parseCommand(name string, argv bare.CStrings) (q pid1Request, ok bool) {
+	switch verb, word := argv.Index(1), argv.Index(2); {
 	case name == "s6-svc":
 		// accept only letters that don't wait, and an absolute path
-		ok = argv.N == 3 && len(verb) > 1 && verb[0] == '-' && isPlainWord(verb[1:], "") && verb[1] != 'w' && verb[1] != 'T' && verb[1] != 's' &&
+		ok = argv.Len == 3 && len(verb) > 1 && verb[0] == '-' && isPlainWord(verb[1:], "") && verb[1] != 'w' && verb[1] != 'T' && verb[1] != 's' &&
 			word != "" && word[0] == '/' && isPlainWord(word, "/")
-		body.Add(`{"dir":"`).Add(word).Add(`","flags":"`).Add(verb[min(1, len(verb)):]).Add(`"}`)
-		q = pid1Request{doing: "control the slot", method: "POST", before: "/v1/slots/control", body: body.String(), answersAtOnce: strings.Trim(verb, "-ud") == ""}
+		bodyBuffer.Add(`{"dir":"`).Add(word).Add(`","flags":"`).Add(verb[min(1, len(verb)):]).Add(`"}`)
+		q = pid1Request{action: "control the slot", method: "POST", pathPrefix: "/v1/slots/control", body: bodyBuffer.String(), answersAtOnce: strings.Trim(verb, "-ud") == ""}
 	case name != "hinit":
 	case verb == "stop" || verb == "start" || verb == "restart":
-		waits, goesOn := argv.N == 3, argv.N == 4 && argv.At(3) == "--no-wait"
+		waits, goesOn := argv.Len == 3, argv.Len == 4 && argv.Index(3) == "--no-wait"
 		ok = (waits || goesOn) && isPlainWord(word, "")
-		q = pid1Request{doing: verb, method: "POST", before: "/v1/services/", name: word, after: body.Add("/").Add(verb).String(), body: `{"wait":true}`}
+		q = pid1Request{action: verb, method: "POST", pathPrefix: "/v1/services/", serviceName: word, pathSuffix: bodyBuffer.Add("/").Add(verb).String(), body: `{"wait":true}`}
 		if goesOn {
 			q.body, q.answersAtOnce = `{"wait":false}`, verb != "restart"
 		}
 	case verb == "status":
 		ok = true
-		for i := 2; i < argv.N; i++ {
-			ok = ok && isPlainWord(argv.At(i), "")
-			body.Add("&name=").Add(argv.At(i))
+		for i := 2; i < argv.Len; i++ {
+			ok = ok && isPlainWord(argv.Index(i), "")
+			bodyBuffer.Add("&name=").Add(argv.Index(i))
 		}
-		q = pid1Request{doing: "show the status", method: "GET", before: "/v1/status?as=table", after: body.String(), named: argv.N > 2, answersAtOnce: true}
+		q = pid1Request{action: "show the status", method: "GET", pathPrefix: "/v1/status?as=table", pathSuffix: bodyBuffer.String(), namesService: argv.Len > 2, answersAtOnce: true}
 	case verb == "healthcheck":
-		q = pid1Request{doing: "check the health", method: "GET", before: "/v1/health", health: true}
-		ok = argv.N == 2
+		q = pid1Request{action: "check the health", method: "GET", pathPrefix: "/v1/health", isHealthCheck: true}
+		ok = argv.Len == 2
 		if word == "--startup" || word == "--ready" || word == "--live" {
-			q.after, ok = body.Add("?probe=").Add(word[2:]).String(), argv.N == 3
+			q.pathSuffix, ok = bodyBuffer.Add("?probe=").Add(word[2:]).String(), argv.Len == 3
 		}
 	}
 	if q.failureCode = exitFailed; name != "hinit" {
-		q.failureCode = exitSystem
+		q.failureCode = exitSystemError
 	}
 	return q, ok
 }
@@ -200,17 +200,17 @@ func isPlainWord(word, more string) bool {
 	return true
 }
 
-// dial connects to the control socket and returns the descriptor, or a negative number after an error. It refuses a server
+// dialPID1 connects to the control socket and returns the descriptor, or a negative number after an error. It refuses a server
 // that is neither root nor this user. Each read and write may take the given number of seconds.
-func dial(seconds int64) int {
-	size := request.Add(runtimeDir).Add("/control.sock").N
-	request.N = 0
+func dialPID1(seconds int64) int {
+	size := requestBuffer.Add(runtimeDir).Add("/control.sock").Len
+	requestBuffer.Len = 0
 	var addr syscall.RawSockaddrUnix
 	if runtimeDir[0] != '/' || size >= len(addr.Path) {
 		return -1
 	}
 	addr.Family = syscall.AF_UNIX
-	copy(unsafe.Slice((*byte)(unsafe.Pointer(&addr.Path)), len(addr.Path)), request.Buf[:size])
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&addr.Path)), len(addr.Path)), requestBuffer.Buf[:size])
 	first := bare.Syscall3(syscall.SYS_SOCKET, syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if first < 0 {
 		return first
@@ -234,7 +234,7 @@ func dial(seconds int64) int {
 	}
 	// A server in another PID namespace is the init of another container with the same volume. In the PID namespace of a pod,
 	// only package dial can tell them apart.
-	if peer.Pid == 0 || peer.Pid != 1 && seconds == quickTime && runtimeDir == defaultDir {
+	if peer.Pid == 0 || peer.Pid != 1 && seconds == quickAnswerSeconds && runtimeDir == defaultRuntimeDir {
 		return -1
 	}
 	return fd
@@ -247,19 +247,19 @@ const statusOffset = len("HTTP/1.1 ")
 func printAnswer(q pid1Request, all string) int {
 	head, said, complete := strings.Cut(all, "\r\n\r\n")
 	if !complete || len(head) < statusOffset+3 {
-		printHint(line.Add("cannot get an answer of hinit"))
+		printHint(lineBuffer.Add("cannot get an answer of hinit"))
 		return q.failureCode
 	}
-	if q.health && q.after == "?probe=live" && head[statusOffset] == '5' && strings.Contains(said, `"kind":"busy"`) {
+	if q.isHealthCheck && q.pathSuffix == "?probe=live" && head[statusOffset] == '5' && strings.Contains(said, `"kind":"busy"`) {
 		return 0 // dial.Client.Probe decides in the same way
 	}
 	if head[statusOffset] != '2' {
-		line.Add("cannot ").Add(q.doing)
-		if q.name != "" {
-			line.Add(` "`).Add(q.name).Add(`"`)
+		lineBuffer.Add("cannot ").Add(q.action)
+		if q.serviceName != "" {
+			lineBuffer.Add(` "`).Add(q.serviceName).Add(`"`)
 		}
-		line.Add(": ").Add(said).Add("\n")
-		bare.Write(2, line.String())
+		lineBuffer.Add(": ").Add(said).Add("\n")
+		bare.Write(2, lineBuffer.String())
 		switch {
 		case q.failureCode == exitFailed && strings.Contains(head, "\r\nHinit-Error: unknown"):
 			return exitUnknown
@@ -278,9 +278,9 @@ func printAnswer(q pid1Request, all string) int {
 // exitCode returns the exit code of a successful command, from the head and the body of the answer.
 func exitCode(q pid1Request, head, body string) int {
 	switch {
-	case q.health && !strings.Contains(body, `"ok":true`):
+	case q.isHealthCheck && !strings.Contains(body, `"ok":true`):
 		return exitFailed
-	case q.named && !strings.Contains(head, "\r\nHinit-Down: 0"):
+	case q.namesService && !strings.Contains(head, "\r\nHinit-Down: 0"):
 		return exitNotUp
 	}
 	return 0
@@ -288,16 +288,16 @@ func exitCode(q pid1Request, head, body string) int {
 
 // printRefusal prints why a command can't be carried out, with advice, and returns code. also is one more sentence, or "".
 func printRefusal(name string, argv bare.CStrings, also string, code int) int {
-	line.Add("cannot run ").Add(name)
-	if argv.N > 1 && isPlainWord(argv.At(1), "") {
-		line.Add(" ").Add(argv.At(1))
+	lineBuffer.Add("cannot run ").Add(name)
+	if argv.Len > 1 && isPlainWord(argv.Index(1), "") {
+		lineBuffer.Add(" ").Add(argv.Index(1))
 	}
-	printHint(line.Add(": no thread can be made here").Add(also))
+	printHint(lineBuffer.Add(": no thread can be made here").Add(also))
 	return code
 }
 
 // printHint prints a message, with advice at its end.
-func printHint(t *bare.Text) {
+func printHint(t *bare.TextBuffer) {
 	t.Add("; most likely all process numbers of the container are taken: hinit stop NAME ends who takes them, and so does, in a shell as root, echo stop NAME > ").Add(runtimeDir).Add("/orders\n")
 	bare.Write(2, t.String())
 }

@@ -10,20 +10,20 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// wordsOf lays arguments out in memory as the kernel does.
-func wordsOf(text ...string) bare.CStrings {
+// newCStrings lays arguments out in memory as the kernel does.
+func newCStrings(text ...string) bare.CStrings {
 	list := make([]uintptr, 0, len(text)+1)
 	for _, t := range text {
 		word := append([]byte(t), 0)
 		keptWords = append(keptWords, word)
 		list = append(list, uintptr(unsafe.Pointer(&word[0])))
 	}
-	kept = append(kept, append(list, 0))
-	return bare.CStrings{First: &kept[len(kept)-1][0], N: len(text)}
+	keptArgv = append(keptArgv, append(list, 0))
+	return bare.CStrings{First: &keptArgv[len(keptArgv)-1][0], Len: len(text)}
 }
 
 var (
-	kept      [][]uintptr
+	keptArgv  [][]uintptr
 	keptWords [][]byte
 )
 
@@ -56,13 +56,13 @@ func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
 		{"s6-svc", []string{"/a"}, "", ""},
 		{"s6-svstat", []string{"/a"}, "", ""},
 	} {
-		body.N = 0
-		q, ok := parse(tt.name, wordsOf(append([]string{tt.name}, tt.argv...)...))
-		target := q.method + " " + q.before + q.name + q.after
+		bodyBuffer.Len = 0
+		q, ok := parseCommand(tt.name, newCStrings(append([]string{tt.name}, tt.argv...)...))
+		target := q.method + " " + q.pathPrefix + q.serviceName + q.pathSuffix
 		if !ok && tt.target == "" {
 			continue
 		}
-		if q.doing == "" {
+		if q.action == "" {
 			t.Errorf("%s %q: a refusal says only that it cannot", tt.name, tt.argv)
 		}
 		if !ok || target != tt.target || q.body != tt.body {
@@ -74,9 +74,9 @@ func TestWhatACommandAsksWhereNoThreadCanBeMade(t *testing.T) {
 // A busy init must pass the liveness probe. Otherwise an agent that opens many connections could have its pod restarted.
 func TestABusyInitIsLive(t *testing.T) {
 	busy := "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n" + `{"error":{"kind":"busy","message":"users such as uid 1 have 128 connections to hinit open"}}`
-	for probe, want := range map[string]int{"--live": 0, "--ready": cmdline.Failed} {
-		body.N, line.N = 0, 0
-		q, ok := parse("hinit", wordsOf("hinit", "healthcheck", probe))
+	for probe, want := range map[string]int{"--live": 0, "--ready": cmdline.ExitFailed} {
+		bodyBuffer.Len, lineBuffer.Len = 0, 0
+		q, ok := parseCommand("hinit", newCStrings("hinit", "healthcheck", probe))
 		if got := printAnswer(q, busy); !ok || got != want {
 			t.Errorf("%s: %v, exit code %d, want %d", probe, ok, got, want)
 		}
@@ -84,9 +84,9 @@ func TestABusyInitIsLive(t *testing.T) {
 }
 
 func TestTheEnvironmentIsReadAsTheKernelLaysIt(t *testing.T) {
-	env := wordsOf("A=1", "HINIT_RUNTIME_DIR=/run/x", "EMPTY=", "B")
+	env := newCStrings("A=1", "HINIT_RUNTIME_DIR=/run/x", "EMPTY=", "B")
 	for name, want := range map[string]string{"A": "1", "HINIT_RUNTIME_DIR": "/run/x", "HINIT_RUNTIME": "", "EMPTY": "", "B": "", "C": ""} {
-		if got := env.Get(name); got != want {
+		if got := env.Getenv(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
 		}
 	}

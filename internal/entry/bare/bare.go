@@ -11,17 +11,17 @@ import (
 // State of the thread before the Go runtime starts. g0 replaces the runtime's g, its record of a goroutine. All fields of g0
 // are zero. So the stack limit is the lowest address, and every stack check passes.
 var (
-	g0     [64]uintptr
-	thread [2]uintptr // amd64 finds g here
+	g0         [64]uintptr
+	mainThread [2]uintptr // amd64 finds g here
 )
 
 // Only the assembly uses g0 and thread.
-var _, _ = &g0, &thread
+var _, _ = &g0, &mainThread
 
 // CStrings is a list of C strings, which ends at a null pointer or after N strings.
 type CStrings struct {
 	First *uintptr
-	N     int
+	Len   int
 }
 
 // InitialStack returns the command line and the environment of a new process, from the stack that the kernel has made. The stack
@@ -32,10 +32,10 @@ func InitialStack(stack *uintptr) (argv, env CStrings) {
 		CStrings{(*uintptr)(unsafe.Add(unsafe.Pointer(stack), uintptr(argc+2)*unsafe.Sizeof(*stack))), 1 << 16}
 }
 
-// At returns the word at an index, or "" after the end. The string shares the memory into which the kernel has put the
+// Index returns the word at an index, or "" after the end. The string shares the memory into which the kernel has put the
 // command line, which does not change.
-func (w CStrings) At(i int) string {
-	if i >= w.N {
+func (w CStrings) Index(i int) string {
+	if i >= w.Len {
 		return ""
 	}
 	p := *(**byte)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First)))
@@ -49,23 +49,23 @@ func (w CStrings) At(i int) string {
 	return unsafe.String(p, n)
 }
 
-// From returns the words from an index on.
-func (w CStrings) From(i int) CStrings {
-	return CStrings{(*uintptr)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First))), w.N - i}
+// Slice returns the words from an index on.
+func (w CStrings) Slice(i int) CStrings {
+	return CStrings{(*uintptr)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First))), w.Len - i}
 }
 
-// Get returns the value of an environment variable, or "".
-func (w CStrings) Get(name string) string {
-	for i := 0; w.At(i) != ""; i++ {
-		if value, is := strings.CutPrefix(w.At(i), name); is && value != "" && value[0] == '=' {
+// Getenv returns the value of an environment variable, or "".
+func (w CStrings) Getenv(name string) string {
+	for i := 0; w.Index(i) != ""; i++ {
+		if value, is := strings.CutPrefix(w.Index(i), name); is && value != "" && value[0] == '=' {
 			return value[1:]
 		}
 	}
 	return ""
 }
 
-// Base returns the part of a path after the last slash.
-func Base(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
+// BaseName returns the part of a path after the last slash.
+func BaseName(path string) string { return path[strings.LastIndexByte(path, '/')+1:] }
 
 // Syscall3 makes a system call with three arguments. After an error it returns a negative errno.
 func Syscall3(nr, a, b, c uintptr) int { return Syscall6(nr, a, b, c, 0, 0) }
@@ -84,35 +84,35 @@ func (w CStrings) Pointer(i int) uintptr {
 	return *(*uintptr)(unsafe.Add(unsafe.Pointer(w.First), uintptr(i)*unsafe.Sizeof(*w.First)))
 }
 
-// Text is a buffer of fixed size. Text that does not fit is dropped.
-type Text struct {
+// TextBuffer is a buffer of fixed size. Text that does not fit is dropped.
+type TextBuffer struct {
 	Buf [8 << 10]byte
-	N   int
+	Len int
 }
 
 // Add appends s to t. It returns t, so that calls can be chained.
-func (t *Text) Add(s string) *Text {
-	t.N += copy(t.Buf[t.N:], s)
+func (t *TextBuffer) Add(s string) *TextBuffer {
+	t.Len += copy(t.Buf[t.Len:], s)
 	return t
 }
 
 // AddNumber appends n to t in decimal digits. It returns t.
-func (t *Text) AddNumber(n int) *Text {
+func (t *TextBuffer) AddNumber(n int) *TextBuffer {
 	if n >= 10 {
 		t.AddNumber(n / 10)
 	}
-	t.N += copy(t.Buf[t.N:], "0123456789"[n%10:n%10+1])
+	t.Len += copy(t.Buf[t.Len:], "0123456789"[n%10:n%10+1])
 	return t
 }
 
 // String returns the text. It is valid until the text changes.
-func (t *Text) String() string { return unsafe.String(&t.Buf[0], t.N) }
+func (t *TextBuffer) String() string { return unsafe.String(&t.Buf[0], t.Len) }
 
-// Number parses the number at the beginning of text. rest is the text after the colon that follows. A negative number is
+// ParseNumber parses the number at the beginning of text. rest is the text after the colon that follows. A negative number is
 // returned in two's complement.
-func Number(text string) (n uint32, rest string) {
+func ParseNumber(text string) (n uint32, rest string) {
 	if text != "" && text[0] == '-' {
-		n, rest = Number(text[1:])
+		n, rest = ParseNumber(text[1:])
 		return -n, rest
 	}
 	i := 0
@@ -128,15 +128,15 @@ func Number(text string) (n uint32, rest string) {
 // Write writes s, and returns the number of written bytes. It waits for space in a pipe, even if the starter of the program has
 // set O_NONBLOCK.
 func Write(fd int, s string) int {
-	return transfer(syscall.SYS_WRITE, fd, unsafe.Slice(unsafe.StringData(s), len(s)))
+	return readOrWriteAll(syscall.SYS_WRITE, fd, unsafe.Slice(unsafe.StringData(s), len(s)))
 }
 
 // Read fills the buffer to from fd, until its end or an error, and returns the number of bytes.
-func Read(fd int, to []byte) (n int) { return transfer(syscall.SYS_READ, fd, to) }
+func Read(fd int, to []byte) (n int) { return readOrWriteAll(syscall.SYS_READ, fd, to) }
 
-// transfer repeats read(2) or write(2) until it has transferred all bytes of data, and returns their number. It ends early at the
-// end of the file or after an error.
-func transfer(call uintptr, fd int, data []byte) (n int) {
+// readOrWriteAll repeats read(2) or write(2) until it has transferred all bytes of data, and returns their number. It ends early
+// at the end of the file or after an error.
+func readOrWriteAll(call uintptr, fd int, data []byte) (n int) {
 	for n < len(data) {
 		m := Syscall3(call, uintptr(fd), uintptr(unsafe.Pointer(&data[n])), uintptr(len(data)-n))
 		if call == syscall.SYS_WRITE && m == -int(syscall.EAGAIN) {
@@ -155,5 +155,5 @@ func transfer(call uintptr, fd int, data []byte) (n int) {
 	return n
 }
 
-// CurrentDir is AT_FDCWD, which means the current directory.
-const CurrentDir = ^uintptr(99)
+// AtFDCWD is AT_FDCWD, which means the current directory.
+const AtFDCWD = ^uintptr(99)

@@ -16,12 +16,12 @@ TEXT hinit_bare(SB),NOSPLIT|NOFRAME,$0
 	MOVQ	$ARCH_GET_FS, DI
 	MOVQ	$SYS_arch_prctl, AX
 	SYSCALL
-	MOVQ	$·thread(SB), SI // the g is at -8(FS)
+	MOVQ	$·mainThread(SB), SI // the g is at -8(FS)
 	ADDQ	$8, SI
 	MOVQ	$ARCH_SET_FS, DI
 	MOVQ	$SYS_arch_prctl, AX
 	SYSCALL
-	MOVQ	$·thread(SB), SI
+	MOVQ	$·mainThread(SB), SI
 	MOVQ	$·g0(SB), R14
 	MOVQ	R14, (SI)
 	XORPS	X15, X15

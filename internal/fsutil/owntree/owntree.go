@@ -21,29 +21,29 @@ import (
 const (
 	// maxDepth is the maximum depth of directories. A walk holds a descriptor for each level of a tree.
 	maxDepth = 1000
-	// Batch is the number of entries between two calls of [Walk].BetweenBatches.
-	Batch = 256
-	// pieceSize is the number of bytes of a file that are copied between two calls of [Walk].BetweenBatches.
-	pieceSize = 1 << 20
+	// BatchSize is the number of entries between two calls of [Walk].BetweenBatches.
+	BatchSize = 256
+	// copyChunkSize is the number of bytes of a file that are copied between two calls of [Walk].BetweenBatches.
+	copyChunkSize = 1 << 20
 	// tempPrefix is the prefix of the name of an incomplete copy.
 	tempPrefix = ".hinit-copy-"
 )
 
-// ErrHome means that the tree contains a home of its new owner.
-var ErrHome = errors.New("this user already has a home, which lies in this one; move it to a place of its own")
+// ErrOwnerHasHome means that the tree contains a home of its new owner.
+var ErrOwnerHasHome = errors.New("this user already has a home, which lies in this one; move it to a place of its own")
 
 // Walk gives the files of trees to a user, see [Walk.Give]. The caller sets the fields up to OnFound; the later fields are
 // counters.
 type Walk struct {
 	// NewOwner is the user that gets the files. If RefuseHardLinked is set, Give refuses a tree of another user that already
-	// contains a home of the new owner. Such a home is a directory with a file NewOwner.HomeMark, both of the new owner. Then
-	// the error is [ErrHome], and the top directory stays unchanged. Give looks for such a home before the first change, and
+	// contains a home of the new owner. Such a home is a directory with a file NewOwner.HomeMark, both of the new owner. Then the
+	// error is [ErrOwnerHasHome], and the top directory stays unchanged. Give looks for such a home before the first change, and
 	// again when the old owner can't change the top directory any more.
 	NewOwner fsutil.Owner
 	// RefuseHardLinked refuses files that have hard links outside the tree, so that no file is in the directories of two users.
 	RefuseHardLinked bool
-	// CopyUID is the uid of a user, or 0. A file of this user that RefuseHardLinked would refuse is replaced by a copy.
-	CopyUID uint32
+	// CopyLinkedUID is the uid of a user, or 0. A file of this user that RefuseHardLinked would refuse is replaced by a copy.
+	CopyLinkedUID uint32
 	// TopLast gives the top directory away last, and only if nothing below it has failed. So its owner shows whether the walk was
 	// complete.
 	TopLast bool
@@ -54,24 +54,24 @@ type Walk struct {
 	DryRun   bool
 	OnlyUID  uint32 // give away only files of this uid; 0: files of any uid
 	DirsOnly bool
-	// Top is the expected uid of the top directory; nil means any. For another uid, Give changes nothing and returns ESTALE:
-	// the directory was replaced after the decision to give it away.
-	Top *uint32
+	// ExpectedTopUID is the expected uid of the top directory; nil means any. For another uid, Give changes nothing and returns
+	// ESTALE: the directory was replaced after the decision to give it away.
+	ExpectedTopUID *uint32
 
 	// BetweenBatches is called after every [Batch] entries, and during the copy of a file. An error from it ends the walk.
 	BetweenBatches func() error
 	// OnFound, if not nil, is called for each file of another owner. err is nil if the file was given away, or says why not.
 	OnFound func(path string, was uint32, err error)
 
-	Seen    int64 // entries that were examined
-	Changed int64 // entries that were given away
-	Refused int64 // entries that were refused, see [fsutil.ErrDevice], [fsutil.ErrHardLink] and [fsutil.ErrProtected]
-	Failed  int64 // entries that could not be read or changed
-	Mounts  int64 // mount points, which are skipped
+	Examined      int64 // entries that were examined
+	Changed       int64 // entries that were given away
+	Refused       int64 // entries that were refused, see [fsutil.ErrDevice], [fsutil.ErrHardLink] and [fsutil.ErrProtected]
+	Failed        int64 // entries that could not be read or changed
+	SkippedMounts int64 // mount points, which are skipped
 
 	FirstFailure error // the first of the failures that Failed counts
 
-	stop       error
+	stopError  error
 	countOnly  bool             // only count the hard links of each file in the tree
 	linkCounts map[inode]uint64 // number of hard links of each file in the tree; nil without RefuseHardLinked
 }
@@ -83,37 +83,37 @@ func (w *Walk) hasLinksOutside(st unix.Stat_t) bool {
 	return w.linkCounts != nil && uint64(st.Nlink) > max(1, w.linkCounts[inode{st.Dev, st.Ino}]) //nolint:unconvert // Nlink is 32 bits wide on some machines
 }
 
-// Give gives the directory rel and all in it to w.NewOwner. It changes the owner of links and never follows them. It doesn't
-// enter other mounts, or directories that are refused; see [fsutil.Dir.Chown] for what is refused. If rel is refused, the
+// ChangeOwners gives the directory rel and all in it to w.NewOwner. It changes the owner of links and never follows them. It
+// doesn't enter other mounts, or directories that are refused; see [fsutil.Dir.Chown] for what is refused. If rel is refused, the
 // error is [fsutil.ErrProtected]. It may miss a file that is renamed during the walk.
 //
 // With crossTop, rel may be a mount point; otherwise that is [fsutil.ErrMount]. A file that can't be changed counts in Failed,
 // and the walk continues. An error comes from w.BetweenBatches, or says why rel could not be opened.
-func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
-	return d.Walk("give away", rel, crossTop, func(in fsutil.Mount, fd int, path string) error {
+func (w *Walk) ChangeOwners(d *fsutil.Dir, rel string, crossTop bool) error {
+	return d.Walk("give away", rel, crossTop, func(in fsutil.SameMountOpener, fd int, path string) error {
 		st, err := fsutil.Fstat(fd)
 		switch {
 		case err != nil:
 			return err
-		case w.Top != nil && st.Uid != *w.Top:
+		case w.ExpectedTopUID != nil && st.Uid != *w.ExpectedTopUID:
 			return unix.ESTALE
 		case w.NewOwner.MustKeepOpen(fd, st):
 			return fsutil.ErrProtected
 		}
 		w.linkCounts = nil
 		if w.RefuseHardLinked {
-			if w.linkCounts, err = w.count(in, fd, path, st); err != nil {
+			if w.linkCounts, err = w.countLinks(in, fd, path, st); err != nil {
 				return err
 			}
 		}
 		failed := w.Failed
 		w.walkTree(in, fd, path, 1)
-		if st, err := fsutil.Fstat(fd); w.TopLast && w.stop == nil && w.Failed == failed && err == nil {
+		if st, err := fsutil.Fstat(fd); w.TopLast && w.stopError == nil && w.Failed == failed && err == nil {
 			if w.TopMode != 0 && !w.DryRun && st.Uid != w.NewOwner.UID {
 				err = cmp.Or(unix.Fchown(fd, 0, 0), fsutil.ChmodFD(fd, uint32(w.TopMode)))
-				_, w.stop = w.count(in, fd, path, st)
-				if w.stop != nil { // the old owner has moved a home into the tree meanwhile
-					err = w.stop
+				_, w.stopError = w.countLinks(in, fd, path, st)
+				if w.stopError != nil { // the old owner has moved a home into the tree meanwhile
+					err = w.stopError
 				}
 			}
 			if err != nil {
@@ -122,25 +122,25 @@ func (w *Walk) Give(d *fsutil.Dir, rel string, crossTop bool) error {
 				w.changeOwner(fd, st, path)
 			}
 		}
-		err = w.stop
-		w.stop = nil
+		err = w.stopError
+		w.stopError = nil
 		return err
 	})
 }
 
-// count reads the tree, and returns how many hard links in the tree each file with several hard links has. top is the status of the
-// top directory.
-func (w *Walk) count(in fsutil.Mount, fd int, path string, top unix.Stat_t) (map[inode]uint64, error) {
+// countLinks reads the tree, and returns how many hard links in the tree each file with several hard links has. top is the status
+// of the top directory.
+func (w *Walk) countLinks(in fsutil.SameMountOpener, fd int, path string, top unix.Stat_t) (map[inode]uint64, error) {
 	counting := Walk{NewOwner: w.NewOwner, BetweenBatches: w.BetweenBatches, countOnly: true, linkCounts: make(map[inode]uint64)}
 	if top.Uid == w.NewOwner.UID {
-		counting.NewOwner.HomeMark = ""
+		counting.NewOwner.HomeMarkerFile = ""
 	}
 	counting.walkTree(in, fd, path, 1)
-	return counting.linkCounts, counting.stop
+	return counting.linkCounts, counting.stopError
 }
 
 // walkTree handles the open directory fd and all files in it, at any depth. The argument depth is 1 for the top of the tree.
-func (w *Walk) walkTree(in fsutil.Mount, fd int, path string, depth int) {
+func (w *Walk) walkTree(in fsutil.SameMountOpener, fd int, path string, depth int) {
 	st, err := fsutil.Fstat(fd)
 	if err != nil {
 		w.recordFailure(path, 0, err)
@@ -160,11 +160,11 @@ func (w *Walk) walkTree(in fsutil.Mount, fd int, path string, depth int) {
 		w.recordFailure(path, st.Uid, err)
 		return
 	}
-	err = fsutil.Entries(fd, func(name string, mode fs.FileMode) bool {
-		w.Seen++
-		if w.Seen%Batch == 0 && w.BetweenBatches != nil {
-			w.stop = w.BetweenBatches()
-			if w.stop != nil {
+	err = fsutil.EachEntry(fd, func(name string, mode fs.FileMode) bool {
+		w.Examined++
+		if w.Examined%BatchSize == 0 && w.BetweenBatches != nil {
+			w.stopError = w.BetweenBatches()
+			if w.stopError != nil {
 				return false
 			}
 		}
@@ -173,7 +173,7 @@ func (w *Walk) walkTree(in fsutil.Mount, fd int, path string, depth int) {
 		} else if !w.DirsOnly {
 			w.handleFile(in, fd, name, path, depth)
 		}
-		return w.stop == nil
+		return w.stopError == nil
 	})
 	if err != nil && !errors.Is(err, unix.ENOENT) { // another process has removed the directory
 		w.recordFailure(path, st.Uid, err)
@@ -181,11 +181,11 @@ func (w *Walk) walkTree(in fsutil.Mount, fd int, path string, depth int) {
 }
 
 // walkDirectory opens the directory name in the open directory parent and walks through it. It leaves out mount points and links.
-func (w *Walk) walkDirectory(in fsutil.Mount, parent int, name, path string, depth int) {
+func (w *Walk) walkDirectory(in fsutil.SameMountOpener, parent int, name, path string, depth int) {
 	fd, err := in.Open(parent, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NONBLOCK)
 	switch {
 	case errors.Is(err, fsutil.ErrMount):
-		w.Mounts++
+		w.SkippedMounts++
 	case errors.Is(err, fsutil.ErrSymlink), errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR): // another process has replaced or removed it
 	case err != nil:
 		w.recordFailure(path+"/"+name, 0, err)
@@ -197,11 +197,11 @@ func (w *Walk) walkDirectory(in fsutil.Mount, parent int, name, path string, dep
 
 // handleFile handles one file that is not a directory. It counts the file's hard links, gives the file to the new owner, or replaces
 // the file by a copy.
-func (w *Walk) handleFile(in fsutil.Mount, parent int, name, path string, depth int) {
+func (w *Walk) handleFile(in fsutil.SameMountOpener, parent int, name, path string, depth int) {
 	st, err := fsutil.LstatAt(parent, name)
 	if w.countOnly {
-		if err == nil && depth > 1 && name == w.NewOwner.HomeMark && st.Uid == w.NewOwner.UID {
-			w.stop = ErrHome
+		if err == nil && depth > 1 && name == w.NewOwner.HomeMarkerFile && st.Uid == w.NewOwner.UID {
+			w.stopError = ErrOwnerHasHome
 		}
 		if err == nil && st.Nlink > 1 {
 			w.linkCounts[inode{st.Dev, st.Ino}]++
@@ -217,7 +217,7 @@ func (w *Walk) handleFile(in fsutil.Mount, parent int, name, path string, depth 
 	}
 	switch {
 	case errors.Is(err, fsutil.ErrMount):
-		w.Mounts++
+		w.SkippedMounts++
 		return
 	case errors.Is(err, unix.ENOENT):
 		return
@@ -232,9 +232,9 @@ func (w *Walk) handleFile(in fsutil.Mount, parent int, name, path string, depth 
 	}
 	switch {
 	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // another process has replaced it
-	case w.hasLinksOutside(st) && w.CopyUID != 0 && st.Uid == w.CopyUID && st.Mode&unix.S_IFMT == unix.S_IFREG:
+	case w.hasLinksOutside(st) && w.CopyLinkedUID != 0 && st.Uid == w.CopyLinkedUID && st.Mode&unix.S_IFMT == unix.S_IFREG:
 		err := w.replaceByCopy(in, parent, name, st)
-		if w.stop != nil {
+		if w.stopError != nil {
 			return
 		}
 		if err != nil {
@@ -252,7 +252,7 @@ func (w *Walk) handleFile(in fsutil.Mount, parent int, name, path string, depth 
 
 // replaceByCopy replaces a file that has hard links outside the tree by a copy that belongs to the new owner. The links outside
 // keep the old file. name is the file's name in the directory parent, and st its status.
-func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.Stat_t) error {
+func (w *Walk) replaceByCopy(in fsutil.SameMountOpener, parent int, name string, st unix.Stat_t) error {
 	if w.DryRun {
 		return nil
 	}
@@ -282,9 +282,9 @@ func (w *Walk) replaceByCopy(in fsutil.Mount, parent int, name string, st unix.S
 func (w *Walk) copyData(to, from *os.File, size int64) error {
 	for at := int64(0); at < size; {
 		if w.BetweenBatches != nil {
-			w.stop = w.BetweenBatches()
-			if w.stop != nil {
-				return w.stop
+			w.stopError = w.BetweenBatches()
+			if w.stopError != nil {
+				return w.stopError
 			}
 		}
 		data, err := from.Seek(at, unix.SEEK_DATA)
@@ -300,7 +300,7 @@ func (w *Walk) copyData(to, from *os.File, size int64) error {
 		if err != nil {
 			return err
 		}
-		at = min(hole, data+pieceSize, size)
+		at = min(hole, data+copyChunkSize, size)
 		if _, err := io.Copy(io.NewOffsetWriter(to, data), io.NewSectionReader(from, data, at-data)); err != nil {
 			return err
 		}

@@ -15,11 +15,11 @@ import (
 	"hinit/internal/testkit"
 )
 
-const before, after = 10000, 20001
+const oldUID, newUID = 10000, 20001
 
-// linked makes a home that has a file of the previous user with a second name outside the home. It returns the
+// makeLinkedHome makes a home that has a file of the previous user with a second name outside the home. It returns the
 // directory of the home.
-func linked(t *testing.T, name string, write func(f *os.File) error) (d *fsutil.Dir, home string) {
+func makeLinkedHome(t *testing.T, name string, write func(f *os.File) error) (d *fsutil.Dir, home string) {
 	t.Helper()
 	testkit.NeedRoot(t)
 	top := t.TempDir()
@@ -31,7 +31,7 @@ func linked(t *testing.T, name string, write func(f *os.File) error) (d *fsutil.
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = errors.Join(write(f), f.Chown(before, before), f.Close(), os.Link(f.Name(), filepath.Join(top, "elsewhere")))
+	err = errors.Join(write(f), f.Chown(oldUID, oldUID), f.Close(), os.Link(f.Name(), filepath.Join(top, "elsewhere")))
 	if err == nil {
 		d, err = fsutil.OpenNoLink(top, nil)
 	}
@@ -42,9 +42,9 @@ func linked(t *testing.T, name string, write func(f *os.File) error) (d *fsutil.
 	return d, home
 }
 
-func give(d *fsutil.Dir, between func() error) (owntree.Walk, error) {
-	w := owntree.Walk{NewOwner: fsutil.Owner{UID: after, GID: after}, RefuseHardLinked: true, CopyUID: before, BetweenBatches: between}
-	err := w.Give(d, "home", false)
+func changeTestOwners(d *fsutil.Dir, between func() error) (owntree.Walk, error) {
+	w := owntree.Walk{NewOwner: fsutil.Owner{UID: newUID, GID: newUID}, RefuseHardLinked: true, CopyLinkedUID: oldUID, BetweenBatches: between}
+	err := w.ChangeOwners(d, "home", false)
 	return w, err
 }
 
@@ -53,18 +53,18 @@ func give(d *fsutil.Dir, between func() error) (owntree.Walk, error) {
 func TestTheCopyOfASparseFileIsSparse(t *testing.T) {
 	const size = 1 << 40
 	name := string(bytes.Repeat([]byte("n"), 255)) // the name is so long that no temporary name can be longer
-	d, home := linked(t, name, func(f *os.File) error {
+	d, home := makeLinkedHome(t, name, func(f *os.File) error {
 		_, err := f.WriteAt([]byte("middle"), size/2)
 		return errors.Join(err, f.Truncate(size))
 	})
-	if w, err := give(d, nil); err != nil || w.Failed != 0 || w.Changed != 2 {
+	if w, err := changeTestOwners(d, nil); err != nil || w.Failed != 0 || w.Changed != 2 {
 		t.Fatalf("%+v, %v", w, err)
 	}
 	info, err := os.Lstat(filepath.Join(home, name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if st := info.Sys().(*syscall.Stat_t); st.Size != size || st.Blocks > 1<<10 || st.Uid != after || st.Nlink != 1 {
+	if st := info.Sys().(*syscall.Stat_t); st.Size != size || st.Blocks > 1<<10 || st.Uid != newUID || st.Nlink != 1 {
 		t.Errorf("the copy is %+v", st)
 	}
 	f, err := os.Open(filepath.Join(home, name))
@@ -80,9 +80,9 @@ func TestTheCopyOfASparseFileIsSparse(t *testing.T) {
 
 func TestACopyHasAllData(t *testing.T) {
 	text := bytes.Repeat([]byte("0123456789abcde\n"), 300_000) // several blocks of the copy, the last one not full
-	d, home := linked(t, "file", func(f *os.File) error { _, err := f.Write(text); return err })
+	d, home := makeLinkedHome(t, "file", func(f *os.File) error { _, err := f.Write(text); return err })
 	pieces := 0
-	if w, err := give(d, func() error { pieces++; return nil }); err != nil || w.Failed != 0 || pieces < 4 {
+	if w, err := changeTestOwners(d, func() error { pieces++; return nil }); err != nil || w.Failed != 0 || pieces < 4 {
 		t.Fatalf("%+v after %d pieces, %v", w, pieces, err)
 	}
 	if got, err := os.ReadFile(home + "/file"); err != nil || !bytes.Equal(got, text) {
@@ -98,7 +98,7 @@ func TestACopyHasAllData(t *testing.T) {
 // from filling the disk.
 func TestACopyOfAFileThatGrowsEndsAtItsSize(t *testing.T) {
 	const size, grown = 3 << 20, 64 << 20
-	d, home := linked(t, "file", func(f *os.File) error {
+	d, home := makeLinkedHome(t, "file", func(f *os.File) error {
 		_, err := f.Write(make([]byte, 1<<20))
 		return errors.Join(err, f.Truncate(size))
 	})
@@ -108,7 +108,7 @@ func TestACopyOfAFileThatGrowsEndsAtItsSize(t *testing.T) {
 	}
 	defer func() { _ = unix.Setrlimit(unix.RLIMIT_FSIZE, &old) }()
 	pieces := 0
-	w, err := give(d, func() error {
+	w, err := changeTestOwners(d, func() error {
 		if pieces++; pieces > 1 {
 			return nil
 		}
@@ -130,9 +130,9 @@ func TestACopyOfAFileThatGrowsEndsAtItsSize(t *testing.T) {
 
 // TestACopyEndsWhenItsTimeIsOver checks that a copy stops at its deadline and leaves no temporary file.
 func TestACopyEndsWhenItsTimeIsOver(t *testing.T) {
-	d, home := linked(t, "file", func(f *os.File) error { _, err := f.Write(make([]byte, 8<<20)); return err })
+	d, home := makeLinkedHome(t, "file", func(f *os.File) error { _, err := f.Write(make([]byte, 8<<20)); return err })
 	pieces, over, during := 0, errors.New("over"), 0
-	w, err := give(d, func() error {
+	w, err := changeTestOwners(d, func() error {
 		if pieces++; pieces < 4 {
 			return nil
 		}
@@ -144,7 +144,7 @@ func TestACopyEndsWhenItsTimeIsOver(t *testing.T) {
 		t.Errorf("%+v after %d pieces, %v", w, pieces, err)
 	}
 	var st unix.Stat_t
-	if err := unix.Lstat(home+"/file", &st); err != nil || st.Nlink != 2 || st.Uid != before {
+	if err := unix.Lstat(home+"/file", &st); err != nil || st.Nlink != 2 || st.Uid != oldUID {
 		t.Errorf("the file is %+v, %v", st, err)
 	}
 	if entries, err := os.ReadDir(home); err != nil || len(entries) != 1 || during != 1 {
@@ -158,9 +158,9 @@ func TestACopyEndsWhenItsTimeIsOver(t *testing.T) {
 func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 	const mark = ".record"
 	for _, during := range []bool{false, true} {
-		d, home := linked(t, "file", func(*os.File) error { return nil })
+		d, home := makeLinkedHome(t, "file", func(*os.File) error { return nil })
 		hidden := filepath.Join(filepath.Dir(home), "hidden")
-		if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(hidden+"/"+mark, nil, 0o600), os.Chown(hidden, after, after), os.Chown(hidden+"/"+mark, after, after)); err != nil {
+		if err := errors.Join(os.Mkdir(hidden, 0o700), os.WriteFile(hidden+"/"+mark, nil, 0o600), os.Chown(hidden, newUID, newUID), os.Chown(hidden+"/"+mark, newUID, newUID)); err != nil {
 			t.Fatal(err)
 		}
 		move := func() { _ = os.Rename(hidden, home+"/x") } // only the first call of move succeeds
@@ -168,12 +168,12 @@ func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 			move()
 		}
 		w := owntree.Walk{
-			NewOwner: fsutil.Owner{UID: after, GID: after, HomeMark: mark}, RefuseHardLinked: true, CopyUID: before, TopLast: true, TopMode: 0o700,
+			NewOwner: fsutil.Owner{UID: newUID, GID: newUID, HomeMarkerFile: mark}, RefuseHardLinked: true, CopyLinkedUID: oldUID, TopLast: true, TopMode: 0o700,
 			OnFound: func(string, uint32, error) { move() },
 		}
-		err := w.Give(d, "home", false)
+		err := w.ChangeOwners(d, "home", false)
 		var st unix.Stat_t
-		if errors.Is(err, owntree.ErrHome) && unix.Stat(home, &st) == nil && st.Uid != after {
+		if errors.Is(err, owntree.ErrOwnerHasHome) && unix.Stat(home, &st) == nil && st.Uid != newUID {
 			continue
 		}
 		t.Errorf("moved during the walk: %t: %v, and the home is uid %d's", during, err, st.Uid)
@@ -183,13 +183,13 @@ func TestAHomeThatIsMovedIntoTheTreeDuringTheWalkIsSeen(t *testing.T) {
 // TestADirectoryThatIsRemovedDuringTheWalkIsNoFailure checks that a profile that the agent removes while hinit changes its owner
 // causes no warning. The status said, as long as the container lived, that its directory still belonged to another user.
 func TestADirectoryThatIsRemovedDuringTheWalkIsNoFailure(t *testing.T) {
-	d, home := linked(t, "file", func(*os.File) error { return nil })
-	if err := errors.Join(os.Remove(filepath.Join(home, "file")), os.Chown(home, before, before)); err != nil {
+	d, home := makeLinkedHome(t, "file", func(*os.File) error { return nil })
+	if err := errors.Join(os.Remove(filepath.Join(home, "file")), os.Chown(home, oldUID, oldUID)); err != nil {
 		t.Fatal(err)
 	}
-	w := owntree.Walk{NewOwner: fsutil.Owner{UID: after, GID: after}}
+	w := owntree.Walk{NewOwner: fsutil.Owner{UID: newUID, GID: newUID}}
 	w.OnFound = func(string, uint32, error) { _ = os.Remove(home) } // only the first removal succeeds
-	if err := w.Give(d, "home", false); err != nil || w.Failed > 0 || w.Changed != 1 {
+	if err := w.ChangeOwners(d, "home", false); err != nil || w.Failed > 0 || w.Changed != 1 {
 		t.Errorf("%d failures, %d changed, %v", w.Failed, w.Changed, err)
 	}
 }

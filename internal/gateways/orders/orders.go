@@ -24,8 +24,8 @@ const (
 	// start always waits, because starting a process in a directory that hangs would block the supervisor. After the same time,
 	// a newer order may replace a waiting order.
 	stopTimeout = time.Second
-	// maxWaiting is how many orders of one profile may wait in its queue.
-	maxWaiting = 16
+	// maxQueuedOrders is how many orders of one profile may wait in its queue.
+	maxQueuedOrders = 16
 )
 
 // Backend does the work for an order. Package gateways implements it.
@@ -53,9 +53,9 @@ func New(backend Backend) *Queues { return &Queues{backend: backend, queues: mak
 
 // queue holds the orders of one profile. The mutex of Queues guards it.
 type queue struct {
-	current *Order
-	waiting []*Order      // waiting orders, oldest first
-	turn    chan struct{} // channel of capacity 1 with a token while an order is passed to the supervisor
+	current   *Order
+	waiting   []*Order      // waiting orders, oldest first
+	passToken chan struct{} // channel of capacity 1 with a token while an order is passed to the supervisor
 }
 
 // Order is one command of an operator to one gateway, for example to stop it.
@@ -63,16 +63,16 @@ type Order struct {
 	Verb             client.Verb
 	Service, Profile string
 	By               *client.Author // the operator, or nil if unknown; root if root is one of several clients
-	since            time.Time      // when the order was submitted
+	submittedAt      time.Time      // when the order was submitted
 	done             chan struct{}  // closed when the order has been carried out or has failed
 
 	// The mutex of Queues guards the fields below.
 	unrecordedAt time.Time // when the order continues without a record; zero for never
 	recorded     bool      // the intent is on the volume, or hinit retries until it is
-	claimed      bool      // the order is being passed to the supervisor, or the supervisor has it
+	passClaimed  bool      // the order is being passed to the supervisor, or the supervisor has it
 	executed     bool      // the supervisor has the order; err and effect are the result
-	failed       error
-	effect       string
+	executeError error
+	effectText   string
 	replaced     bool   // a newer order has replaced this order
 	replacedBy   *Order // the newer order if it has the same verb, so that its result counts for both
 	err          error
@@ -93,19 +93,19 @@ func (o *Order) DesiredState() string {
 // returns that order instead. patience is how long the client waits (0: no limit); a stop takes less time, even without a
 // record. by is the author of the order.
 func (s *Queues) Submit(verb client.Verb, service, profile string, patience time.Duration, by *client.Author) *Order {
-	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, since: time.Now(), done: make(chan struct{})}
+	o := &Order{Verb: verb, Service: service, Profile: profile, By: by, submittedAt: time.Now(), done: make(chan struct{})}
 	if o.DesiredState() == profiles.Stopped {
 		wait := stopTimeout
 		if patience > 0 {
 			wait = min(wait, patience/2)
 		}
-		o.unrecordedAt = o.since.Add(wait)
+		o.unrecordedAt = o.submittedAt.Add(wait)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	q := s.queues[profile]
 	if q == nil {
-		q = &queue{waiting: []*Order{o}, turn: make(chan struct{}, 1)}
+		q = &queue{waiting: []*Order{o}, passToken: make(chan struct{}, 1)}
 		s.queues[profile] = q
 		s.startStopTimer(q, o)
 		guard.Go("carrying out orders", func() {
@@ -115,7 +115,7 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 		})
 		return o
 	}
-	if n := q.newest(); n != nil && n.Verb == verb && !n.claimed {
+	if n := q.newestOrder(); n != nil && n.Verb == verb && !n.passClaimed {
 		if o.unrecordedAt.Before(n.unrecordedAt) {
 			n.unrecordedAt = o.unrecordedAt
 			s.startStopTimer(q, n)
@@ -126,7 +126,7 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 		o = n
 	} else {
 		s.startStopTimer(q, o)
-		if last := len(q.waiting) - 1; last+1 >= maxWaiting {
+		if last := len(q.waiting) - 1; last+1 >= maxQueuedOrders {
 			supersede(q.waiting[last], o)
 			q.waiting = q.waiting[:last]
 		}
@@ -139,11 +139,11 @@ func (s *Queues) Submit(verb client.Verb, service, profile string, patience time
 // without a record.
 func (s *Queues) startStopTimer(q *queue, o *Order) {
 	if !o.unrecordedAt.IsZero() {
-		time.AfterFunc(time.Until(o.unrecordedAt), guard.Func("carrying out an order", func() { s.passToSupervisor(q, o, true) }))
+		time.AfterFunc(time.Until(o.unrecordedAt), guard.WrapFunc("carrying out an order", func() { s.passToSupervisor(q, o, true) }))
 	}
 }
 
-func (q *queue) newest() *Order {
+func (q *queue) newestOrder() *Order {
 	if n := len(q.waiting); n > 0 {
 		return q.waiting[n-1]
 	}
@@ -152,7 +152,7 @@ func (q *queue) newest() *Order {
 
 // isOverdue reports whether the newest order may replace the current order after its long wait. The caller holds the mutex.
 func (q *queue) isOverdue() bool {
-	return len(q.waiting) > 0 && time.Since(q.current.since) >= stopTimeout
+	return len(q.waiting) > 0 && time.Since(q.current.submittedAt) >= stopTimeout
 }
 
 // supersede ends the order o in favour of the order newer. The caller holds the mutex.
@@ -174,7 +174,7 @@ func (s *Queues) advance(q *queue, profile string) bool {
 	for q.current == nil && len(q.waiting) > 0 {
 		q.current, q.waiting = q.waiting[0], q.waiting[1:]
 		if q.isOverdue() {
-			supersede(q.current, q.newest())
+			supersede(q.current, q.newestOrder())
 			q.current = nil
 		}
 	}
@@ -199,7 +199,7 @@ func (s *Queues) executeCurrent(q *queue) {
 	guard.Go("syncing the record of an order", func() { synced <- sync() })
 	s.passToSupervisor(q, o, false)
 	unrecorded := <-synced
-	err = o.failed
+	err = o.executeError
 	if unrecorded != nil {
 		s.backend.RetryRecord(o)
 		if err == nil {
@@ -214,8 +214,8 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o.recorded = true
-	if !o.replaced && !o.claimed && q.isOverdue() {
-		supersede(o, q.newest())
+	if !o.replaced && !o.passClaimed && q.isOverdue() {
+		supersede(o, q.newestOrder())
 	}
 	return o.replaced
 }
@@ -223,15 +223,15 @@ func (s *Queues) setRecorded(q *queue, o *Order) (replaced bool) {
 // passToSupervisor passes an order to the supervisor, unless the supervisor already has it. If overtakes is set, the newest
 // order may go before older orders.
 func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
-	q.turn <- struct{}{}
-	defer func() { <-q.turn }()
+	q.passToken <- struct{}{}
+	defer func() { <-q.passToken }()
 	if !s.claimTurn(q, o, overtakes) {
 		return
 	}
 	effect, err := s.backend.Execute(o)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o.executed, o.effect, o.failed = true, effect, err
+	o.executed, o.effectText, o.executeError = true, effect, err
 }
 
 // claimTurn reports whether to pass an order to the supervisor now. If overtakes is set, the order replaces earlier orders that
@@ -239,14 +239,14 @@ func (s *Queues) passToSupervisor(q *queue, o *Order, overtakes bool) {
 func (s *Queues) claimTurn(q *queue, o *Order, overtakes bool) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if o.claimed || o.replaced || overtakes && q.newest() != o {
+	if o.passClaimed || o.replaced || overtakes && q.newestOrder() != o {
 		return false
 	}
-	o.claimed = true
+	o.passClaimed = true
 	if !overtakes || q.current == o {
 		return true
 	}
-	if c := q.current; c != nil && !c.claimed && !c.replaced {
+	if c := q.current; c != nil && !c.passClaimed && !c.replaced {
 		supersede(c, o)
 	}
 	for _, older := range q.waiting[:len(q.waiting)-1] {
@@ -279,16 +279,16 @@ func (s *Queues) Wait(ctx context.Context, o *Order) error {
 			if !errors.Is(ctx.Err(), context.DeadlineExceeded) {
 				return context.Cause(ctx)
 			}
-			return &client.Error{Kind: client.KindTimeout, Message: s.progress(o)}
+			return &client.Error{Kind: client.KindTimeout, Message: s.progressText(o)}
 		}
 	}
 }
 
-// progress describes the progress of an unfinished order for the client.
-func (s *Queues) progress(o *Order) string {
+// progressText describes the progress of an unfinished order for the client.
+func (s *Queues) progressText(o *Order) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	effect := o.effect
+	effect := o.effectText
 	if effect != "" {
 		effect = ": " + effect
 	}
@@ -297,7 +297,7 @@ func (s *Queues) progress(o *Order) string {
 		return fmt.Sprintf("the %s is under way%s; it is written, but the data volume has not confirmed that yet", o.Verb, effect)
 	case o.executed:
 		return fmt.Sprintf("the %s is under way%s; it is not recorded yet, because the data volume has not answered yet; hinit records it when the volume does", o.Verb, effect)
-	case o.recorded, o.claimed:
+	case o.recorded, o.passClaimed:
 		return fmt.Sprintf("the %s is under way, and the supervisor has not answered yet", o.Verb)
 	}
 	return fmt.Sprintf("the %s waits, because the data volume has not answered yet; hinit records it and carries it out when the volume does, unless it is asked for something else by then", o.Verb)
@@ -310,20 +310,20 @@ func (s *Queues) IsIdle() bool {
 	return len(s.queues) == 0
 }
 
-// Unfinished is an order that the next program of PID 1 must still carry out after a re-execution.
-type Unfinished struct {
+// UnfinishedOrder is an order that the next program of PID 1 must still carry out after a re-execution.
+type UnfinishedOrder struct {
 	Verb             client.Verb
 	Service, Profile string
 	By               *client.Author
 }
 
 // Unfinished lists, for each profile, the newest order unless it is both recorded and carried out.
-func (s *Queues) Unfinished() (list []Unfinished) {
+func (s *Queues) Unfinished() (list []UnfinishedOrder) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, q := range s.queues {
-		if n := q.newest(); n != nil && !(n.recorded && n.executed) {
-			list = append(list, Unfinished{n.Verb, n.Service, n.Profile, n.By})
+		if n := q.newestOrder(); n != nil && !(n.recorded && n.executed) {
+			list = append(list, UnfinishedOrder{n.Verb, n.Service, n.Profile, n.By})
 		}
 	}
 	return list

@@ -37,7 +37,7 @@ func keysOf[T any](root *T) (keys []Key) {
 
 // Default returns the configuration that applies without a file and with an empty environment.
 func Default() *config.Config {
-	c, err := config.Load(config.Options{Text: []byte{}, ImageDir: "/nonexistent", Env: func(string) (string, bool) { return "", false }})
+	c, err := config.Load(config.Options{Content: []byte{}, ImageDir: "/nonexistent", Env: func(string) (string, bool) { return "", false }})
 	if err != nil {
 		panic("internal error: the defaults are no valid configuration: " + err.Error())
 	}

@@ -23,15 +23,15 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	if checkLandlock(isolation.LandlockABI()) != nil {
 		testkit.SkipOrFail(t, "the kernel's Landlock lacks a part")
 	}
-	dir := place(t, "own", "other", "shared")
+	dir := accessibleDir(t, "own", "other", "shared")
 	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-saved-12321") })
 	if err := testkit.Build(dir, isolation.Program); err != nil {
 		t.Fatal(err)
 	}
 	rules, program := filepath.Join(dir, "rules"), filepath.Join(dir, isolation.Program)
-	run := func(uid uint32, p testkit.Plan, command ...string) string {
+	run := func(uid uint32, p testkit.IsolationPlan, command ...string) string {
 		cmd := exec.Command(program)
-		cmd.Args, cmd.Env = p.Argv(program, command), []string{"GODEBUG=inittrace=1", "TMPDIR=/somewhere", "HOME=/elsewhere", webToken + "x", "PATH=/usr/bin:/bin"}
+		cmd.Args, cmd.Env = p.Argv(program, command), []string{"GODEBUG=inittrace=1", "TMPDIR=/somewhere", "HOME=/elsewhere", webTokenPrefix + "x", "PATH=/usr/bin:/bin"}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		out, err := cmd.CombinedOutput()
 		if err != nil {
@@ -39,9 +39,9 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 		}
 		return string(out)
 	}
-	save := func() { run(0, testkit.Plan{Save: rules, Hide: []string{dir}}, "true") }
+	save := func() { run(0, testkit.IsolationPlan{Save: rules, Hide: []string{dir}}, "true") }
 	save()
-	p := testkit.Plan{Name: "saved", Home: dir + "/own", HOME: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Rules: rules}
+	p := testkit.IsolationPlan{Name: "saved", Home: dir + "/own", HOME: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Rules: rules}
 	script := `cat "` + dir + `/own/f" "` + dir + `/other/f" "` + dir + `/shared/f"; env; unshare -U true && echo unshared; touch /dev/shm/x && echo wrote-shm`
 	out := run(12321, p, "/bin/sh", "-c", script)
 	// Another test has changed the mounts, which makes the saved rules invalid.
@@ -54,7 +54,7 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 			t.Errorf("%q is missing:\n%s", want, out)
 		}
 	}
-	for _, never := range []string{"init internal/", "text of other", "/somewhere", "/elsewhere", webToken, "unshared", "wrote-shm"} {
+	for _, never := range []string{"init internal/", "text of other", "/somewhere", "/elsewhere", webTokenPrefix, "unshared", "wrote-shm"} {
 		if strings.Contains(out, never) {
 			t.Errorf("%q:\n%s", never, out)
 		}
@@ -78,22 +78,22 @@ func TestAGatewayStartsByRulesThatRootHasSavedAndByNoOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, change := range map[string]func(*testkit.Plan){
-		"another hidden place": func(p *testkit.Plan) { p.Hide = []string{dir, "/srv"} },
-		"no hidden place":      func(p *testkit.Plan) { p.Hide = nil },
-		"a file of the agent's": func(p *testkit.Plan) {
+	for name, change := range map[string]func(*testkit.IsolationPlan){
+		"another hidden place": func(p *testkit.IsolationPlan) { p.Hide = []string{dir, "/srv"} },
+		"no hidden place":      func(p *testkit.IsolationPlan) { p.Hide = nil },
+		"a file of the agent's": func(p *testkit.IsolationPlan) {
 			p.Rules = dir + "/own/rules"
 			if err := os.WriteFile(p.Rules, saved, 0o644); err != nil || os.Chown(p.Rules, 12321, 12321) != nil {
 				t.Error(err)
 			}
 		},
-		"half a file": func(p *testkit.Plan) {
+		"half a file": func(p *testkit.IsolationPlan) {
 			p.Rules = dir + "/half"
 			if err := os.WriteFile(p.Rules, saved[:rulesHeaderSize-1], 0o644); err != nil {
 				t.Error(err)
 			}
 		},
-		"a missing file": func(p *testkit.Plan) { p.Rules = dir + "/none" },
+		"a missing file": func(p *testkit.IsolationPlan) { p.Rules = dir + "/none" },
 	} {
 		p := p
 		change(&p)
@@ -111,15 +111,15 @@ func TestAnIsolatedGatewayExecutedAProgramMore(t *testing.T) {
 	if checkLandlock(isolation.LandlockABI()) != nil {
 		testkit.SkipOrFail(t, "the kernel's Landlock lacks a part")
 	}
-	dir := place(t, "own", "other")
+	dir := accessibleDir(t, "own", "other")
 	t.Cleanup(func() { _ = os.RemoveAll("/tmp/hinit-once-12321") })
 	if err := testkit.Build(dir, isolation.Program, "hinit"); err != nil {
 		t.Fatal(err)
 	}
 	rules, program := filepath.Join(dir, "rules"), filepath.Join(dir, isolation.Program)
-	p := testkit.Plan{Name: "once", Home: dir + "/own", Hide: []string{dir}, Rules: rules}
+	p := testkit.IsolationPlan{Name: "once", Home: dir + "/own", Hide: []string{dir}, Rules: rules}
 	run := func(path string, words ...string) string {
-		save := testkit.Plan{Save: rules, Hide: []string{dir}}.Argv(program, []string{"true"})
+		save := testkit.IsolationPlan{Save: rules, Hide: []string{dir}}.Argv(program, []string{"true"})
 		if out, err := exec.Command(program, save[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
@@ -130,7 +130,7 @@ func TestAnIsolatedGatewayExecutedAProgramMore(t *testing.T) {
 		out, _ := cmd.CombinedOutput() // cat fails
 		return string(out)
 	}
-	own := procstat.StatusOf("self")
+	own := procstat.ReadStatus("self")
 	filters, _ := own.Number("Seccomp_filters", 10)
 	want := fmt.Sprintf("12321 12322 12322 4 %s/own CapPrm: 0000000000000000 CapBnd: %s NoNewPrivs: 1 Seccomp_filters: %d\n", dir, own.Fields("CapBnd")[0], filters+2)
 	isolated := func(out string) bool {
@@ -158,12 +158,12 @@ func TestAnIsolatedGatewayExecutedAProgramMore(t *testing.T) {
 // A gateway must not start if the kernel may choose its port for a program of another profile. The other profile could take the
 // port within 0.01 s, by binding sockets to any port until the kernel chooses the right one.
 func TestAnotherProfileTookAPortThatTheKernelChooses(t *testing.T) {
-	dir := place(t, "own")
+	dir := accessibleDir(t, "own")
 	if err := testkit.Build(dir, isolation.Program); err != nil {
 		t.Fatal(err)
 	}
 	rules, program := filepath.Join(dir, "rules"), filepath.Join(dir, isolation.Program)
-	run := func(p testkit.Plan, uid uint32, prepare string) string {
+	run := func(p testkit.IsolationPlan, uid uint32, prepare string) string {
 		argv := p.Argv(program, []string{"/bin/sh", "-c", "echo runs"})
 		cmd := exec.Command("/bin/sh", append([]string{"-ec", prepare + ` exec setpriv --reuid "$0" --clear-groups "$@"`, strconv.Itoa(int(uid))}, argv...)...)
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET}
@@ -175,10 +175,10 @@ func TestAnotherProfileTookAPortThatTheKernelChooses(t *testing.T) {
 	}
 	const sysctl = "/proc/sys/net/ipv4/ip_local_"
 	inRange := "echo 40000 40511 >" + sysctl + "port_range;"
-	if out := isolated(t, testkit.Plan{Name: "t", Home: dir + "/own", Ports: []string{"18732"}}, "echo runs"); !strings.Contains(out, "runs") {
+	if out := runIsolated(t, testkit.IsolationPlan{Name: "t", Home: dir + "/own", Ports: []string{"18732"}}, "echo runs"); !strings.Contains(out, "runs") {
 		t.Fatal(out)
 	}
-	run(testkit.Plan{Save: rules, Hide: []string{dir}}, 0, inRange)
+	run(testkit.IsolationPlan{Save: rules, Hide: []string{dir}}, 0, inRange)
 	for _, tt := range []struct {
 		port, prepare string
 		degrade, runs bool
@@ -193,7 +193,7 @@ func TestAnotherProfileTookAPortThatTheKernelChooses(t *testing.T) {
 		{"40003", inRange + "echo 8080,39998-40002 >" + sysctl + "reserved_ports;", false, false},
 	} {
 		for _, saved := range []string{rules, ""} {
-			p := testkit.Plan{Name: "t", Home: dir + "/own", Hide: []string{dir}, Rules: saved, Ports: []string{"18732", tt.port}, Degrade: tt.degrade}
+			p := testkit.IsolationPlan{Name: "t", Home: dir + "/own", Hide: []string{dir}, Rules: saved, Ports: []string{"18732", tt.port}, Degrade: tt.degrade}
 			out := run(p, 12321, tt.prepare)
 			if strings.Contains(out, "runs\n") != tt.runs || (!tt.runs || tt.degrade) != strings.Contains(out, "another profile can take its port "+tt.port+", because") {
 				t.Errorf("port %s after %q, rules %q: %s", tt.port, tt.prepare, saved, out)
@@ -205,23 +205,23 @@ func TestAnotherProfileTookAPortThatTheKernelChooses(t *testing.T) {
 // A tenant must keep its temporary directory although it has changed the mode of that directory. With a new directory at each
 // start, the tenant's quota would not count the old directories.
 func TestATenantThatChangedTheModeOfItsTemporaryDirectoryGotAnother(t *testing.T) {
-	dir := place(t, "own")
-	p := testkit.Plan{Name: "t", Home: dir + "/own"}
+	dir := accessibleDir(t, "own")
+	p := testkit.IsolationPlan{Name: "t", Home: dir + "/own"}
 	const usual = "/tmp/hinit-t-12321"
 	for _, mode := range []string{"755", "000", "2770"} {
-		isolated(t, p, "echo x >$TMPDIR/old; chmod "+mode+" $TMPDIR")
-		if out := isolated(t, p, "echo $TMPDIR; stat -c %a $TMPDIR; cat $TMPDIR/old"); out != usual+"\n700\nx\n" {
+		runIsolated(t, p, "echo x >$TMPDIR/old; chmod "+mode+" $TMPDIR")
+		if out := runIsolated(t, p, "echo $TMPDIR; stat -c %a $TMPDIR; cat $TMPDIR/old"); out != usual+"\n700\nx\n" {
 			t.Errorf("after chmod %s: %q", mode, out)
 		}
 	}
-	isolated(t, p, "true")
+	runIsolated(t, p, "true")
 	must := func(err error) {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	other := func(script string) string {
-		out := isolated(t, p, "echo $TMPDIR; "+script)
+		out := runIsolated(t, p, "echo $TMPDIR; "+script)
 		if dir, _, _ := strings.Cut(out, "\n"); strings.HasPrefix(dir, usual+"-") {
 			must(os.Remove(dir))
 		}

@@ -26,29 +26,29 @@ func buildRules(more []string) error {
 	const readFile = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_RESOLVE_UNIX
 	const writeFile = readFile | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE | unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 	all := uint64(1)<<rightsByABI[min(abi, len(rightsByABI)-1)] - 1
-	*ruleHeader = rules{fs: all, writeDir: all, writeFile: all & writeFile, readDir: all & (readFile | unix.LANDLOCK_ACCESS_FS_READ_DIR), readFile: all & readFile}
+	*ruleHeader = rules{handledFS: all, writeDir: all, writeFile: all & writeFile, readDir: all & (readFile | unix.LANDLOCK_ACCESS_FS_READ_DIR), readFile: all & readFile}
 	if abi >= 4 {
-		ruleHeader.net = unix.LANDLOCK_ACCESS_NET_BIND_TCP
+		ruleHeader.handledNet = unix.LANDLOCK_ACCESS_NET_BIND_TCP
 	}
 	if abi >= 10 {
-		ruleHeader.net |= unix.LANDLOCK_ACCESS_NET_BIND_UDP
+		ruleHeader.handledNet |= unix.LANDLOCK_ACCESS_NET_BIND_UDP
 	}
 	if abi >= 6 {
 		ruleHeader.scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
 	}
-	first, last := ports.Range()
+	first, last := ports.EphemeralRange()
 	ruleHeader.firstPort, ruleHeader.lastPort = uint64(first), uint64(last)
 	var st unix.Statx_t
 	if err := unix.Statx(unix.AT_FDCWD, "/proc/self/exe", 0, unix.STATX_BASIC_STATS, &st); err != nil {
 		return fmt.Errorf("cannot look at its own program: %w", err)
 	}
-	ruleHeader.programID = programOf(&st)
+	ruleHeader.programID = programIDOf(&st)
 	mounts, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		return fmt.Errorf("cannot read the mounts of the container: %w", err)
 	}
 	dirs, err := findHiddenPaths(string(mounts), more).imagePaths("/")
-	filter, filterErr := assembledFilter()
+	filter, filterErr := assembleFilter()
 	if err := errors.Join(err, filterErr); err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func buildRules(more []string) error {
 	for _, path := range slices.Concat(alwaysAllowed, dirs) {
 		paths = append(append(paths, path...), 0)
 	}
-	ruleHeader.mounts, ruleHeader.hidden, ruleHeader.paths, ruleHeader.filter = uint64(len(mounts)), uint64(len(hidden)), uint64(len(paths)), uint64(len(filter))
+	ruleHeader.mountsLen, ruleHeader.hiddenLen, ruleHeader.pathsLen, ruleHeader.filterLen = uint64(len(mounts)), uint64(len(hidden)), uint64(len(paths)), uint64(len(filter))
 	if text := slices.Concat(mounts, hidden, paths, filter); copy(ruleBuffer[rulesHeaderSize:], text) < len(text) {
 		return fmt.Errorf("cannot keep the rules of the container: its mounts and its image have %d bytes of names", len(text))
 	}
@@ -121,7 +121,7 @@ func (p hiddenPaths) imagePaths(dir string) (paths []string, err error) {
 		path := filepath.Join(dir, entry.Name())
 		switch {
 		case entry.Type()&fs.ModeSymlink != 0, slices.Contains(p, path):
-		case slices.ContainsFunc(p, func(hidden string) bool { return beneath(hidden, path) }):
+		case slices.ContainsFunc(p, func(hidden string) bool { return isBeneath(hidden, path) }):
 			more, err := p.imagePaths(path)
 			if err != nil && !errors.Is(err, fs.ErrPermission) {
 				return nil, err

@@ -28,9 +28,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// isolated runs a shell command as another user, confined by p, and returns its output. hinit-isolate starts with the
+// runIsolated runs a shell command as another user, confined by p, and returns its output. hinit-isolate starts with the
 // capabilities caps.
-func isolated(t *testing.T, p testkit.Plan, script string, caps ...uintptr) string {
+func runIsolated(t *testing.T, p testkit.IsolationPlan, script string, caps ...uintptr) string {
 	t.Helper()
 	testkit.NeedRoot(t)
 	if checkLandlock(isolation.LandlockABI()) != nil {
@@ -59,7 +59,7 @@ func TestAnOldHinitIsolateSaidThatTheCommandIsMissing(t *testing.T) {
 	}
 }
 
-func place(t *testing.T, names ...string) string {
+func accessibleDir(t *testing.T, names ...string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for d := dir; d != "/" && d != os.TempDir(); d = filepath.Dir(d) {
@@ -82,9 +82,9 @@ func place(t *testing.T, names ...string) string {
 }
 
 func TestAnIsolatedCommandReachesItsOwnFilesOnly(t *testing.T) {
-	dir := place(t, "own", "other", "shared", "read")
-	p := testkit.Plan{Name: "t", Home: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Read: []string{dir + "/read"}}
-	out := isolated(t, p, `cd "`+dir+`/own"; cat f; cat ../other/f; cat ../shared/f ../read/f; echo x >../shared/g && echo wrote-shared; echo x >../read/g && echo wrote-read
+	dir := accessibleDir(t, "own", "other", "shared", "read")
+	p := testkit.IsolationPlan{Name: "t", Home: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Read: []string{dir + "/read"}}
+	out := runIsolated(t, p, `cd "`+dir+`/own"; cat f; cat ../other/f; cat ../shared/f ../read/f; echo x >../shared/g && echo wrote-shared; echo x >../read/g && echo wrote-read
 ln ../other/f l && echo linked; mv f ../shared/f && echo moved; ls .. && echo listed; echo x >/tmp/hinit-test-x && echo wrote-tmp; echo x >$TMPDIR/x && echo wrote-own-tmp; cat /etc/passwd >/dev/null && echo read-image`)
 	for _, want := range []string{"text of own", "text of shared", "text of read", "wrote-shared", "moved", "wrote-own-tmp", "read-image"} {
 		if !strings.Contains(out, want) {
@@ -99,24 +99,24 @@ ln ../other/f l && echo linked; mv f ../shared/f && echo moved; ls .. && echo li
 }
 
 func TestALinkInThePlaceOfASharedDirectoryLeadsToNoOtherProfile(t *testing.T) {
-	dir := place(t, "own", "other", "shared")
+	dir := accessibleDir(t, "own", "other", "shared")
 	for link, to := range map[string]string{"shared/out": "../other"} {
 		if err := os.Symlink(to, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p := testkit.Plan{Name: "t", Home: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Read: []string{dir + "/shared/out", dir + "/shared/none"}}
-	if out := isolated(t, p, "cat "+dir+"/other/f"); !strings.Contains(out, "there is a link in it") || strings.Contains(out, "text of other") {
+	p := testkit.IsolationPlan{Name: "t", Home: dir + "/own", Hide: []string{dir}, Share: []string{dir + "/shared"}, Read: []string{dir + "/shared/out", dir + "/shared/none"}}
+	if out := runIsolated(t, p, "cat "+dir+"/other/f"); !strings.Contains(out, "there is a link in it") || strings.Contains(out, "text of other") {
 		t.Errorf("%s", out)
 	}
 	p.Read = []string{dir + "/shared/f", dir + "/shared/none"}
-	if out := isolated(t, p, "cat "+dir+"/own/f "+dir+"/shared/f"); !strings.Contains(out, "text of own\ntext of shared") {
+	if out := runIsolated(t, p, "cat "+dir+"/own/f "+dir+"/shared/f"); !strings.Contains(out, "text of own\ntext of shared") {
 		t.Errorf("%s", out)
 	}
 }
 
 func TestAnIsolatedCommandGetsNoNamespaceNoTraceAndNoSignalOutside(t *testing.T) {
-	dir := place(t, "own")
+	dir := accessibleDir(t, "own")
 	outside := exec.Command("sleep", "60")
 	outside.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 12321, Gid: 12321}}
 	if err := outside.Start(); err != nil {
@@ -124,7 +124,7 @@ func TestAnIsolatedCommandGetsNoNamespaceNoTraceAndNoSignalOutside(t *testing.T)
 	}
 	defer func() { _ = outside.Process.Kill(); _ = outside.Wait() }()
 	pid := strconv.Itoa(outside.Process.Pid)
-	out := isolated(t, testkit.Plan{Name: "t", Home: dir + "/own"}, `kill -TERM `+pid+` && echo signalled; unshare -U true && echo unshared; cat /proc/`+pid+`/environ >/dev/null && echo read-environ
+	out := runIsolated(t, testkit.IsolationPlan{Name: "t", Home: dir + "/own"}, `kill -TERM `+pid+` && echo signalled; unshare -U true && echo unshared; cat /proc/`+pid+`/environ >/dev/null && echo read-environ
 sh -c 'kill -TERM $$; sleep 5' ; sleep 5 & kill $! && echo own-signal; grep Seccomp_filters /proc/self/status; grep NoNewPrivs /proc/self/status`)
 	for _, never := range []string{"signalled", "unshared", "read-environ"} {
 		if strings.Contains(out, never) {
@@ -137,9 +137,9 @@ sh -c 'kill -TERM $$; sleep 5' ; sleep 5 & kill $! && echo own-signal; grep Secc
 }
 
 func TestAnIsolatedCommandKeepsNoCapability(t *testing.T) {
-	dir := place(t, "own")
+	dir := accessibleDir(t, "own")
 	const script = "grep ^Cap /proc/self/status"
-	out := isolated(t, testkit.Plan{Name: "t", Home: dir + "/own"}, script, unix.CAP_KILL, unix.CAP_DAC_OVERRIDE)
+	out := runIsolated(t, testkit.IsolationPlan{Name: "t", Home: dir + "/own"}, script, unix.CAP_KILL, unix.CAP_DAC_OVERRIDE)
 	for _, set := range []string{"CapInh", "CapPrm", "CapEff", "CapAmb"} {
 		if !strings.Contains(out, set+":\t0000000000000000\n") {
 			t.Errorf("%s is not empty:\n%s", set, out)
@@ -148,7 +148,7 @@ func TestAnIsolatedCommandKeepsNoCapability(t *testing.T) {
 }
 
 func TestAnIsolatedCommandOpensTheDevicesOfAllProgramsOnly(t *testing.T) {
-	dir := place(t, "own")
+	dir := accessibleDir(t, "own")
 	other, err := os.CreateTemp("/dev", "hinit-test-")
 	if err != nil {
 		testkit.SkipOrFail(t, "cannot make a file in /dev: "+err.Error())
@@ -157,20 +157,20 @@ func TestAnIsolatedCommandOpensTheDevicesOfAllProgramsOnly(t *testing.T) {
 	if err := other.Chmod(0o666); err != nil {
 		t.Fatal(err)
 	}
-	plan := testkit.Plan{Name: "t", Home: dir + "/own"}
+	plan := testkit.IsolationPlan{Name: "t", Home: dir + "/own"}
 	script := `head -c1 /dev/zero >/dev/null && head -c1 /dev/urandom >/dev/null && echo opened-devices; cat ` + other.Name() + ` && echo opened-other`
-	if out := isolated(t, plan, script); !strings.Contains(out, "opened-devices") || strings.Contains(out, "opened-other") {
+	if out := runIsolated(t, plan, script); !strings.Contains(out, "opened-devices") || strings.Contains(out, "opened-other") {
 		t.Errorf("%s", out)
 	}
 	plan.Share = []string{other.Name()}
-	if out := isolated(t, plan, script); !strings.Contains(out, "opened-other") {
+	if out := runIsolated(t, plan, script); !strings.Contains(out, "opened-other") {
 		t.Errorf("a device that is shared:\n%s", out)
 	}
 }
 
 func TestAProgramThatIsNotThereHasTheCodeOfAShell(t *testing.T) {
-	dir := place(t, "own")
-	if out := isolated(t, testkit.Plan{Name: "t", Home: dir + "/own"}, "exec /no/such/program"); !strings.Contains(out, "not found") {
+	dir := accessibleDir(t, "own")
+	if out := runIsolated(t, testkit.IsolationPlan{Name: "t", Home: dir + "/own"}, "exec /no/such/program"); !strings.Contains(out, "not found") {
 		t.Errorf("%s", out)
 	}
 }
@@ -190,15 +190,15 @@ func TestAGatewayThatTheKernelCannotMarkDoesNotStart(t *testing.T) {
 	if err := checkFilterCount("NoNewPrivs:\t1\nSeccomp:\t2\n"); err == nil || !strings.Contains(err.Error(), "cannot keep it from the control socket") {
 		t.Errorf("Linux 5.8: %v", err)
 	}
-	p := testkit.Plan{Name: "t", Home: place(t, "own") + "/own", Marked: true, Degrade: true}
-	if out := isolated(t, p, "echo started"); !strings.Contains(out, "started") {
+	p := testkit.IsolationPlan{Name: "t", Home: accessibleDir(t, "own") + "/own", Marked: true, Degrade: true}
+	if out := runIsolated(t, p, "echo started"); !strings.Contains(out, "started") {
 		t.Errorf("it did not start where the kernel counts filters: %s", out)
 	}
 }
 
 // The filter must refuse the system calls that it names and no others. The test executes its BPF program as the kernel would.
 func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
-	vm, err := bpf.NewVM(filter())
+	vm, err := bpf.NewVM(syscallFilter())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,11 +207,11 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 		put := func(at int, v uint32) {
 			data[at], data[at+1], data[at+2], data[at+3] = byte(v>>24), byte(v>>16), byte(v>>8), byte(v)
 		}
-		put(dataNumber, number)
-		put(dataArch, arch)
+		put(numberOffset, number)
+		put(archOffset, arch)
 		for i, arg := range args {
-			put(dataArg0+8*i, uint32(arg))
-			put(dataArg0+8*i+upperHalf, uint32(arg>>32))
+			put(arg0Offset+8*i, uint32(arg))
+			put(arg0Offset+8*i+upperHalfOffset, uint32(arg>>32))
 		}
 		got, err := vm.Run(data)
 		if err != nil {
@@ -219,9 +219,9 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 		}
 		return got
 	}
-	own := arches[runtime.GOARCH]
+	own := auditArches[runtime.GOARCH]
 	const allowed = unix.SECCOMP_RET_ALLOW
-	for _, request := range refusedControls {
+	for _, request := range refusedIoctls {
 		if ask(own, unix.SYS_IOCTL, 0, uint64(request)) == allowed {
 			t.Errorf("the request %#x is allowed", request)
 		}
@@ -256,7 +256,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 			t.Errorf("%s: allowed %v, want %v", name, got == allowed, c.allowed)
 		}
 	}
-	if ask(unix.AUDIT_ARCH_I386, unix.SYS_READ) == allowed || ask(own, x32|unix.SYS_READ) == allowed && own == unix.AUDIT_ARCH_X86_64 {
+	if ask(unix.AUDIT_ARCH_I386, unix.SYS_READ) == allowed || ask(own, x32Bit|unix.SYS_READ) == allowed && own == unix.AUDIT_ARCH_X86_64 {
 		t.Error("a call of another architecture is allowed")
 	}
 }
@@ -264,7 +264,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 // The kernel runs a filter once for each system call when a process installs it. With a list of system calls in the filter, the
 // kernel spent 0.3 ms on it, a quarter of the time for isolation.
 func TestTheFilterTookAQuarterOfTheStart(t *testing.T) {
-	program := filter()
+	program := syscallFilter()
 	for number := range uint32(600) {
 		steps := 0
 	run:
@@ -275,7 +275,7 @@ func TestTheFilterTookAQuarterOfTheStart(t *testing.T) {
 			case bpf.JumpIf:
 				value := number
 				if at == 1 {
-					value = arches[runtime.GOARCH]
+					value = auditArches[runtime.GOARCH]
 				}
 				if i.Cond == bpf.JumpEqual && value == i.Val || i.Cond == bpf.JumpNotEqual && value != i.Val || i.Cond == bpf.JumpLessThan && value < i.Val {
 					at += int(i.SkipTrue)
@@ -283,7 +283,7 @@ func TestTheFilterTookAQuarterOfTheStart(t *testing.T) {
 					at += int(i.SkipFalse)
 				}
 			case bpf.LoadAbsolute:
-				if i.Off >= dataArg0 { // the kernel stops here
+				if i.Off >= arg0Offset { // the kernel stops here
 					break run
 				}
 			case bpf.RetConstant:

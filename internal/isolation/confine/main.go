@@ -36,26 +36,26 @@ const exitParked = 78
 func Main(argv, env []string) int {
 	runtime.LockOSThread()          // filter and capabilities belong to one thread, which execve(2) keeps
 	if argv[0] == proc.LimitsName { // begin could not carry out all arguments
-		hinit := filepath.Join(filepath.Dir(isolation.Path()), "hinit")
+		hinit := filepath.Join(filepath.Dir(isolation.ProgramPath()), "hinit")
 		fmt.Fprintf(os.Stderr, "[hinit] cannot execute %s: %v\n", hinit, unix.Exec(hinit, argv, env))
 		return 126
 	}
-	words := argv[:isolation.PlanLen(argv)]
-	plan := wordsOf(words)
-	name := plan.Get("name")
-	if why := plan.Get("refused"); why != "" {
+	words := argv[:isolation.WrapperLen(argv)]
+	plan := toCStrings(words)
+	name := plan.Getenv("name")
+	if why := plan.Getenv("refused"); why != "" {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot start the gateway of profile %s: %s\n", name, why)
 		return exitParked
 	}
 	err := errors.New("hinit-isolate does not know its arguments; install hinit-isolate in the version of hinit")
 	if len(words) > 0 {
-		err = buildRules(values(words, "hide"))
+		err = buildRules(optionValues(words, "hide"))
 	}
 	if err == nil {
 		err = checkLandlock(isolation.LandlockABI())
-		for _, port := range values(words, "port") {
+		for _, port := range optionValues(words, "port") {
 			n, _ := strconv.Atoi(port) // hinit writes only numbers
-			err = cmp.Or(err, ports.Check(n))
+			err = cmp.Or(err, ports.CheckNotEphemeral(n))
 		}
 		if err != nil && slices.Contains(words, "degrade") {
 			fmt.Fprintf(os.Stderr, "[hinit] %s is not isolated as configured: %v\n", name, err)
@@ -66,7 +66,7 @@ func Main(argv, env []string) int {
 		status, _ := os.ReadFile("/proc/self/status") // if this process can't read the file, neither can PID 1
 		err = checkFilterCount(string(status))
 	}
-	if save := plan.Get("save"); err == nil && save != "" {
+	if save := plan.Getenv("save"); err == nil && save != "" {
 		return saveRules(save)
 	}
 	if err == nil {
@@ -76,20 +76,20 @@ func Main(argv, env []string) int {
 			fmt.Fprintf(os.Stderr, "[hinit] %v\n", failed)
 			return failed.ShellCode()
 		}
-		confine(path+"\x00", wordsOf(argv), wordsOf(env))
+		confine(path+"\x00", toCStrings(argv), toCStrings(env))
 	}
 	fmt.Fprintf(os.Stderr, "[hinit] cannot isolate %s: %v\n", name, err)
 	return 126
 }
 
-// wordsOf returns words in the layout in which the kernel passes them to a program. None contains a NUL, because they come
+// toCStrings returns words in the layout in which the kernel passes them to a program. None contains a NUL, because they come
 // from the kernel.
-func wordsOf(words []string) bare.CStrings {
+func toCStrings(words []string) bare.CStrings {
 	list, _ := syscall.SlicePtrFromStrings(words)
-	return bare.CStrings{First: (*uintptr)(unsafe.Pointer(&list[0])), N: len(words)}
+	return bare.CStrings{First: (*uintptr)(unsafe.Pointer(&list[0])), Len: len(words)}
 }
 
-func values(words []string, key string) (list []string) {
+func optionValues(words []string, key string) (list []string) {
 	for _, word := range words {
 		if value, is := strings.CutPrefix(word, key+"="); is {
 			list = append(list, value)
@@ -109,7 +109,7 @@ func saveRules(file string) int {
 	}
 	if err == nil {
 		dir := fmt.Sprintf("/proc/self/fd/%d/", fd)
-		size := uint64(rulesHeaderSize) + ruleHeader.mounts + ruleHeader.hidden + ruleHeader.paths + ruleHeader.filter
+		size := uint64(rulesHeaderSize) + ruleHeader.mountsLen + ruleHeader.hiddenLen + ruleHeader.pathsLen + ruleHeader.filterLen
 		err = errors.Join(os.WriteFile(dir+"isolation.new", ruleBuffer[:size], 0o644), os.Rename(dir+"isolation.new", dir+filepath.Base(file))) //nolint:gosec // the users of all profiles must be able to read the file
 	}
 	if err != nil {

@@ -34,8 +34,8 @@ var refusedCalls = []uint32{
 // semop(2) and semtimedop(2). Package unix lacks their numbers for some architectures.
 var refusedCallsByArch = map[string][]uint32{"amd64": {154, 320, 65, 220}, "arm64": {294, 193, 192}}
 
-// refusedControls lists requests of ioctl(2) that the filter refuses.
-var refusedControls = []uint32{
+// refusedIoctls lists requests of ioctl(2) that the filter refuses.
+var refusedIoctls = []uint32{
 	unix.TIOCSTI, unix.TIOCLINUX, // requests that put input into a terminal from which another process may read
 	unix.TIOCSETD, // sets the line discipline of a terminal, a driver in the kernel
 	// With these requests the owner of a file could evade the quota of its project or Btrfs subvolume.
@@ -56,44 +56,44 @@ var allowedFamilies = []uint32{unix.AF_UNIX, unix.AF_INET, unix.AF_INET6, unix.A
 // Offsets in seccomp_data of the fields that the filter reads (seccomp(2)). Arguments have 64 bits, the low half first. The
 // filter reads only the low half of an argument that is a number.
 const (
-	dataNumber = 0
-	dataArch   = 4
-	dataArg0   = 16
-	dataArg1   = 24
-	dataArg2   = 32
-	upperHalf  = 4 // distance in bytes from the low half of an argument to its high half
+	numberOffset    = 0
+	archOffset      = 4
+	arg0Offset      = 16
+	arg1Offset      = 24
+	arg2Offset      = 32
+	upperHalfOffset = 4 // distance in bytes from the low half of an argument to its high half
 )
 
-// namespaces are the flags by which clone(2) makes namespaces.
-const namespaces = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
+// namespaceFlags are the flags by which clone(2) makes namespaces.
+const namespaceFlags = unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP
 
-// x32 is a bit in the number of every system call of the x32 ABI. Other numbers are smaller.
-const x32 = 0x40000000
+// x32Bit is a bit in the number of every system call of the x32 ABI. Other numbers are smaller.
+const x32Bit = 0x40000000
 
 // ioprioUser is IOPRIO_WHO_USER: with it, ioprio_set(2) changes all processes of a user.
 const ioprioUser = 3
 
-var arches = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
+var auditArches = map[string]uint32{"amd64": unix.AUDIT_ARCH_X86_64, "arm64": unix.AUDIT_ARCH_AARCH64}
 
-func fails(errno unix.Errno) bpf.Instruction {
+func returnErrno(errno unix.Errno) bpf.Instruction {
 	return bpf.RetConstant{Val: unix.SECCOMP_RET_ERRNO | uint32(errno)}
 }
 
-func load(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
+func loadWord(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: offset, Size: 4} }
 
-// filter returns the BPF program that the kernel runs before each system call of an isolated process. Calls of another
+// syscallFilter returns the BPF program that the kernel runs before each system call of an isolated process. Calls of another
 // architecture fail, because their numbers mean other calls.
 //
 // To install a filter, the kernel runs it once for each number of a system call. Binary search for the number makes the start
 // of each isolated process 0.2 ms faster than a list.
-func filter() []bpf.Instruction {
+func syscallFilter() []bpf.Instruction {
 	program := []bpf.Instruction{
-		load(dataArch),
-		bpf.JumpIf{Cond: bpf.JumpEqual, Val: arches[runtime.GOARCH], SkipTrue: 1},
-		fails(unix.ENOSYS),
-		load(dataNumber),
-		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: x32, SkipTrue: 1},
-		fails(unix.ENOSYS),
+		loadWord(archOffset),
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: auditArches[runtime.GOARCH], SkipTrue: 1},
+		returnErrno(unix.ENOSYS),
+		loadWord(numberOffset),
+		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: x32Bit, SkipTrue: 1},
+		returnErrno(unix.ENOSYS),
 	}
 	checks := callChecks()
 	return append(program, searchNumbers(slices.Sorted(maps.Keys(checks)), checks)...)
@@ -118,46 +118,46 @@ func searchNumbers(numbers []uint32, checks map[uint32][]bpf.Instruction) (progr
 func callChecks() map[uint32][]bpf.Instruction {
 	checks := make(map[uint32][]bpf.Instruction)
 	for _, number := range slices.Concat(refusedCalls, refusedCallsByArch[runtime.GOARCH]) {
-		checks[number] = []bpf.Instruction{fails(unix.EPERM)}
+		checks[number] = []bpf.Instruction{returnErrno(unix.EPERM)}
 	}
 	// A filter can't read the flags of clone3, which are in memory. So clone3 fails, and programs use clone.
-	checks[unix.SYS_CLONE3] = []bpf.Instruction{fails(unix.ENOSYS)}
+	checks[unix.SYS_CLONE3] = []bpf.Instruction{returnErrno(unix.ENOSYS)}
 	failIf := func(number, argument uint32, errno unix.Errno, values ...uint32) {
-		checks[number] = append(checks[number], checkArgument(argument, values, bpf.Jump{Skip: 1}, fails(errno))...)
+		checks[number] = append(checks[number], checkArgument(argument, values, bpf.Jump{Skip: 1}, returnErrno(errno))...)
 	}
 	failUnless := func(number, argument uint32, errno unix.Errno, values ...uint32) {
-		checks[number] = append(checks[number], checkArgument(argument, values, fails(errno))...)
+		checks[number] = append(checks[number], checkArgument(argument, values, returnErrno(errno))...)
 	}
-	checks[unix.SYS_CLONE] = []bpf.Instruction{load(dataArg0), bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaces, SkipTrue: 1}, fails(unix.EPERM)}
+	checks[unix.SYS_CLONE] = []bpf.Instruction{loadWord(arg0Offset), bpf.JumpIf{Cond: bpf.JumpBitsNotSet, Val: namespaceFlags, SkipTrue: 1}, returnErrno(unix.EPERM)}
 	// Profiles with the same user could change priorities and limits of each other's processes. So only process 0 is accepted,
 	// which means the caller.
 	for _, number := range []uint32{unix.SYS_PRLIMIT64, unix.SYS_SCHED_SETSCHEDULER, unix.SYS_SCHED_SETPARAM, unix.SYS_SCHED_SETATTR} {
-		failUnless(number, dataArg0, unix.EPERM, 0)
+		failUnless(number, arg0Offset, unix.EPERM, 0)
 	}
 	for number, ofUser := range map[uint32]uint32{unix.SYS_SETPRIORITY: unix.PRIO_USER, unix.SYS_IOPRIO_SET: ioprioUser} {
-		failUnless(number, dataArg1, unix.EPERM, 0)
-		failIf(number, dataArg0, unix.EPERM, ofUser)
+		failUnless(number, arg1Offset, unix.EPERM, 0)
+		failIf(number, arg0Offset, unix.EPERM, ofUser)
 	}
 	// The value of RLIMIT_RTTIME is the mark by which hinit finds the processes of a run (package proc). With another value, a
 	// process could pass for a process of another profile. A process may read the value: then the address of the new limit is
 	// 0.
-	failIf(unix.SYS_SETRLIMIT, dataArg0, unix.EPERM, unix.RLIMIT_RTTIME)
+	failIf(unix.SYS_SETRLIMIT, arg0Offset, unix.EPERM, unix.RLIMIT_RTTIME)
 	checks[unix.SYS_PRLIMIT64] = append(
 		checks[unix.SYS_PRLIMIT64],
-		load(dataArg1), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.RLIMIT_RTTIME, SkipTrue: 5},
-		load(dataArg2), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 2},
-		load(dataArg2+upperHalf), bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1},
-		fails(unix.EPERM),
+		loadWord(arg1Offset), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.RLIMIT_RTTIME, SkipTrue: 5},
+		loadWord(arg2Offset), bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: 0, SkipTrue: 2},
+		loadWord(arg2Offset+upperHalfOffset), bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1},
+		returnErrno(unix.EPERM),
 	)
 	// With a lease, the owner of a file can make each open of it wait 45 s. Profiles with the same user share the files of
 	// the image.
-	failIf(unix.SYS_FCNTL, dataArg1, unix.EPERM, unix.F_SETLEASE)
-	failIf(unix.SYS_IOCTL, dataArg1, unix.EPERM, refusedControls...)
+	failIf(unix.SYS_FCNTL, arg1Offset, unix.EPERM, unix.F_SETLEASE)
+	failIf(unix.SYS_IOCTL, arg1Offset, unix.EPERM, refusedIoctls...)
 	// Landlock does not restrict the ports of multipath TCP, SMC and SCTP, so the filter refuses such sockets. Programs use TCP
 	// instead.
-	failIf(unix.SYS_SOCKET, dataArg2, unix.EPROTONOSUPPORT, unix.IPPROTO_MPTCP, unix.IPPROTO_SMC, unix.IPPROTO_SCTP)
-	failUnless(unix.SYS_SOCKET, dataArg0, unix.EAFNOSUPPORT, allowedFamilies...)
-	failUnless(unix.SYS_SOCKETPAIR, dataArg0, unix.EAFNOSUPPORT, allowedFamilies...)
+	failIf(unix.SYS_SOCKET, arg2Offset, unix.EPROTONOSUPPORT, unix.IPPROTO_MPTCP, unix.IPPROTO_SMC, unix.IPPROTO_SCTP)
+	failUnless(unix.SYS_SOCKET, arg0Offset, unix.EAFNOSUPPORT, allowedFamilies...)
+	failUnless(unix.SYS_SOCKETPAIR, arg0Offset, unix.EAFNOSUPPORT, allowedFamilies...)
 	for number, check := range checks {
 		if len(check) > 1 { // the call has passed all checks
 			checks[number] = append(check, bpf.RetConstant{Val: unix.SECCOMP_RET_ALLOW})
@@ -169,19 +169,19 @@ func callChecks() map[uint32][]bpf.Instruction {
 // checkArgument returns instructions that skip the first of next if the argument at this offset of seccomp_data is one of
 // values.
 func checkArgument(argument uint32, values []uint32, next ...bpf.Instruction) []bpf.Instruction {
-	program := []bpf.Instruction{load(argument)}
+	program := []bpf.Instruction{loadWord(argument)}
 	for i, value := range values {
 		program = append(program, bpf.JumpIf{Cond: bpf.JumpEqual, Val: value, SkipTrue: uint8(len(values) - i)})
 	}
 	return append(program, next...)
 }
 
-// assembledFilter returns the filter in the binary form of seccomp(2).
-func assembledFilter() (code []byte, err error) {
-	if arches[runtime.GOARCH] == 0 {
+// assembleFilter returns the filter in the binary form of seccomp(2).
+func assembleFilter() (code []byte, err error) {
+	if auditArches[runtime.GOARCH] == 0 {
 		return nil, fmt.Errorf("cannot filter system calls: hinit has no filter for %s", runtime.GOARCH)
 	}
-	raw, err := bpf.Assemble(filter())
+	raw, err := bpf.Assemble(syscallFilter())
 	if err != nil {
 		return nil, fmt.Errorf("cannot assemble the filter of system calls: %w", err)
 	}

@@ -15,7 +15,7 @@ var _ = begin
 // [Main] runs.
 func begin(stack *uintptr) {
 	argv, env := bare.InitialStack(stack)
-	if argv.At(0) == entry.LimitsName {
+	if argv.Index(0) == entry.LimitsProgramName {
 		entry.ChangeUserAndExec(argv, env, isolate)
 		return
 	}

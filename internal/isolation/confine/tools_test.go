@@ -39,7 +39,7 @@ timeout 60 chromium-headless-shell --no-sandbox --disable-dev-shm-usage --disabl
 		{"su", `su -c 'echo as root' root </dev/null; echo x >/tmp/hinit-tools-test && echo wrote; echo ended`, []string{"ended"}},
 	} {
 		t.Run(tt.program, func(t *testing.T) {
-			dir := place(t, "own")
+			dir := accessibleDir(t, "own")
 			path, err := exec.LookPath("/usr/bin/" + tt.program)
 			if err != nil {
 				t.Skip(tt.program + " of Debian is not installed")
@@ -48,7 +48,7 @@ timeout 60 chromium-headless-shell --no-sandbox --disable-dev-shm-usage --disabl
 				t.Skip(path + " is in a directory of root's")
 			}
 			t.Cleanup(func() { _ = os.Remove("/tmp/hinit-tools-test") })
-			out := isolated(t, testkit.Plan{Name: "t", Home: dir + "/own"}, `cd "`+dir+`/own" && export HOME=$PWD && `+tt.script)
+			out := runIsolated(t, testkit.IsolationPlan{Name: "t", Home: dir + "/own"}, `cd "`+dir+`/own" && export HOME=$PWD && `+tt.script)
 			for _, want := range tt.want {
 				if !strings.Contains(out, want) {
 					t.Errorf("it does not say %q:\n%s", want, out)

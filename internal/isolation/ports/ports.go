@@ -9,17 +9,18 @@ import (
 	"strings"
 )
 
-// Range returns the first and the last port that the kernel chooses for a socket without a port (ip(7)). Without /proc both are 0.
-func Range() (first, last int) {
+// EphemeralRange returns the first and the last port that the kernel chooses for a socket without a port (ip(7)). Without /proc
+// both are 0.
+func EphemeralRange() (first, last int) {
 	chosen, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	_, _ = fmt.Sscan(string(chosen), &first, &last)
 	return first, last
 }
 
-// Check returns an error if the kernel may choose port for a socket of another profile. Landlock permits bind(2) with port 0,
-// which programs need, and listen(2) without a port. The kernel never chooses reserved ports.
-func Check(port int) error {
-	first, last := Range()
+// CheckNotEphemeral returns an error if the kernel may choose port for a socket of another profile. Landlock permits bind(2) with
+// port 0, which programs need, and listen(2) without a port. The kernel never chooses reserved ports.
+func CheckNotEphemeral(port int) error {
+	first, last := EphemeralRange()
 	reserved, _ := os.ReadFile("/proc/sys/net/ipv4/ip_local_reserved_ports")
 	isReserved := func(part string) bool {
 		var first, last int

@@ -103,12 +103,12 @@ func (p *deferredSettings) apply(word string) error {
 		if mask, err = strconv.ParseUint(value, 8, 9); err == nil {
 			unix.Umask(int(mask))
 		}
-	case proc.WordGroup:
+	case proc.WordCgroup:
 		_ = os.Remove(value) // create the group again below, so that its counters start at 0
 		if err = os.Mkdir(value, 0o755); errors.Is(err, os.ErrExist) {
 			err = nil
 		}
-	case proc.WordWrite:
+	case proc.WordCgroupWrite:
 		text, file, _ := strings.Cut(value, ":")
 		err = proc.WriteKernelFile(file, text)
 	case proc.WordOOM:
@@ -118,19 +118,19 @@ func (p *deferredSettings) apply(word string) error {
 		err = changeUser(value)
 	case proc.WordDir:
 		if err = unix.Chdir(value); err != nil {
-			return &proc.SpawnError{Object: value, Err: err, Dir: true}
+			return &proc.SpawnError{Object: value, Err: err, DirFailed: true}
 		}
-	case proc.WordBound:
+	case proc.WordDieWithStarter:
 		err = dieWithParent(value)
 	case proc.WordEnv:
-		p.files = append(p.files, value)
-	case proc.WordKeep:
-		p.keep = append(p.keep, value)
-	case proc.WordOwn:
+		p.envFiles = append(p.envFiles, value)
+	case proc.WordProtectedVars:
+		p.protectedVars = append(p.protectedVars, value)
+	case proc.WordRefuseForeign:
 		p.envRule.refuseForeign = true
-	case proc.WordLinks:
+	case proc.WordRefuseLinks:
 		p.envRule.refuseLinks = true
-	case proc.WordNNP:
+	case proc.WordNoNewPrivs:
 		p.noNewPrivs = true
 	default:
 		err = errors.New("it means nothing to this version")
@@ -143,9 +143,9 @@ func (p *deferredSettings) apply(word string) error {
 
 // deferredSettings collects the settings that can be applied only after all words have been read.
 type deferredSettings struct {
-	files, keep []string
-	envRule     envFileRule
-	noNewPrivs  bool
+	envFiles, protectedVars []string
+	envRule                 envFileRule
+	noNewPrivs              bool
 }
 
 // changeUser changes the user of this thread permanently. words holds the uid, the gid and the supplementary groups, separated by
@@ -180,9 +180,9 @@ func dieWithParent(parent string) error {
 // addFileVariables adds the variables from the environment files in p to env. It changes neither the variables in p.keep nor
 // the tag of the run (proc.TagVar).
 func addFileVariables(env []string, p *deferredSettings) ([]string, error) {
-	keep := append(slices.Clone(p.keep), proc.TagVar)
+	keep := append(slices.Clone(p.protectedVars), proc.TagVar)
 	set := make(map[string]string)
-	for _, file := range p.files {
+	for _, file := range p.envFiles {
 		path, optional := strings.CutPrefix(file, "-")
 		name, value, single := strings.Cut(path, "=/")
 		single = single && !strings.Contains(name, "/")
@@ -192,7 +192,7 @@ func addFileVariables(env []string, p *deferredSettings) ([]string, error) {
 			path = "/" + value
 			vars, err = variableFromFile(name, path, p.envRule)
 		} else {
-			vars, err = variablesOf(path, p.envRule)
+			vars, err = readVariables(path, p.envRule)
 		}
 		switch {
 		case single && err != nil:
@@ -220,9 +220,9 @@ const variableLetters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012
 // (execve(2)).
 const maxEnvFile = 1 << 20
 
-// variablesOf returns the variables of an environment file. If path is a directory, such as a mounted Secret, each file in it
+// readVariables returns the variables of an environment file. If path is a directory, such as a mounted Secret, each file in it
 // is a variable with the name of the file. Files whose names can't be variable names are left out.
-func variablesOf(path string, rule envFileRule) ([]dotenv.Var, error) {
+func readVariables(path string, rule envFileRule) ([]dotenv.Var, error) {
 	if info, err := os.Stat(path); err != nil || !info.IsDir() {
 		text, err := readEnvFile(path, rule)
 		return dotenv.Parse(text), err
@@ -252,7 +252,7 @@ func variablesOf(path string, rule envFileRule) ([]dotenv.Var, error) {
 // variableFromFile returns a variable whose value is the content of a file, without newlines at the end.
 func variableFromFile(name, path string, rule envFileRule) ([]dotenv.Var, error) {
 	text, err := readEnvFile(path, rule)
-	return []dotenv.Var{{Name: name, Raw: strings.TrimRight(text, "\r\n")}}, err
+	return []dotenv.Var{{Name: name, RawValue: strings.TrimRight(text, "\r\n")}}, err
 }
 
 // readEnvFile reads an environment file with the identity of this process. As root, or if rule.refuseForeign is set, it refuses

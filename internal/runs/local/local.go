@@ -25,7 +25,7 @@ func NewTracker() (*runs.Tracker, error) {
 	signal.Notify(children, syscall.SIGCHLD)
 	b := runs.NewTracker()
 	loop := supervisor.NewLoop(supervisor.Config{
-		Procs: procs, Logs: runLogs{b}, SIGCHLD: children, MuteSIGCHLD: proc.SIGCHLDSwitch(), OOMKills: proc.OOMKillCounter(),
+		Procs: procs, Logs: runLogs{b}, SIGCHLD: children, MuteSIGCHLD: proc.SIGCHLDSilencer(), OOMKills: proc.OOMKillCounter(),
 		OnSignal: func(os.Signal) supervisor.Event { return nil },
 	})
 	guard.Go("supervising the runs", func() { loop.Run() })

@@ -18,14 +18,14 @@ import (
 
 // The exit codes of the tools of s6.
 const (
-	exitDone     = 0
-	exitNo       = 1 // the answer to the question is no
-	exitTimeout  = 99
-	exitUsage    = 100
-	exitNotAlive = 102 // s6-svc: the directory is not supervised
-	exitSystem   = 111
-	exitNoExec   = 126
-	exitNotFound = 127
+	exitDone        = 0
+	exitFalse       = 1 // the answer to the question is no
+	exitTimeout     = 99
+	exitUsage       = 100
+	exitNotAlive    = 102 // s6-svc: the directory is not supervised
+	exitSystemError = 111
+	exitNoExec      = 126
+	exitNotFound    = 127
 )
 
 // Invocation is one run of a tool of s6 in this package.
@@ -52,7 +52,7 @@ func (c *Invocation) printMessage(code int, text string) int {
 
 func (c *Invocation) print(line string) int {
 	if _, err := io.WriteString(c.Out, line+"\n"); err != nil {
-		return c.fatal(exitSystem, "unable to write to stdout: "+strerror(err))
+		return c.fatal(exitSystemError, "unable to write to stdout: "+strerror(err))
 	}
 	return exitDone
 }
@@ -103,17 +103,17 @@ type tool struct {
 }
 
 var tools = map[string]tool{
-	"s6-envdir":      {"IinfL", "c", 2, "[ -I | -i ] [ -n ] [ -f ] [ -L ] [ -c nullchar ] dir prog...", envdir},
-	"s6-log":         {"qvbp", "dl", 1, "[ -d notif ] [ -q | -v ] [ -b ] [ -p ] [ -l linelimit ] [ -- ] logging_script", logMain},
-	"s6-setuidgid":   {"", "", 2, "username prog...", setuidgid},
-	"s6-svc":         {formats.SvcLetters, "wTs", 1, "[ -wu | -wU | -wd | -wD | -wr | -wR ] [ -T timeout ] [ -s signal | -abqhkti12pcyrlPCK ] [ -oduDUxOQ ] servicedir...", svc},
-	"s6-svdt":        {"Ss", "n", 1, "[ -S | -s ] [ -n maxentries ] servicedir", svdt},
-	"s6-svok":        {"", "", 1, "servicedir", svok},
-	"s6-svscanctl":   {"zabhitqnN", "", 1, "[ -zabhitqnN ] svscandir", svscanctl},
-	"s6-svstat":      {"uwNrpgestn", "o", 1, "[ -uwNrpgest | -o up,wantedup,normallyup,ready,paused,pid,pgid,exitcode,signal,signum,updownsince,readysince,updownfor,readyfor ] [ -n ] servicedir", svstat},
-	"s6-svwait":      {"UudDrRao", "t", 0, "[ -U | -u | -d | -D | -r | -R ] [ -a | -o ] [ -t timeout ] servicedir...", svwait},
-	"s6-tai64nlocal": {"g", "", 0, "[ -g ]", tai64nlocal},
-	"with-contenv":   {"", "", 1, "prog...", withContenv},
+	"s6-envdir":      {"IinfL", "c", 2, "[ -I | -i ] [ -n ] [ -f ] [ -L ] [ -c nullchar ] dir prog...", runEnvdir},
+	"s6-log":         {"qvbp", "dl", 1, "[ -d notif ] [ -q | -v ] [ -b ] [ -p ] [ -l linelimit ] [ -- ] logging_script", runLog},
+	"s6-setuidgid":   {"", "", 2, "username prog...", runSetuidgid},
+	"s6-svc":         {formats.SvcLetters, "wTs", 1, "[ -wu | -wU | -wd | -wD | -wr | -wR ] [ -T timeout ] [ -s signal | -abqhkti12pcyrlPCK ] [ -oduDUxOQ ] servicedir...", runSvc},
+	"s6-svdt":        {"Ss", "n", 1, "[ -S | -s ] [ -n maxentries ] servicedir", runSvdt},
+	"s6-svok":        {"", "", 1, "servicedir", runSvok},
+	"s6-svscanctl":   {"zabhitqnN", "", 1, "[ -zabhitqnN ] svscandir", runSvscanctl},
+	"s6-svstat":      {"uwNrpgestn", "o", 1, "[ -uwNrpgest | -o up,wantedup,normallyup,ready,paused,pid,pgid,exitcode,signal,signum,updownsince,readysince,updownfor,readyfor ] [ -n ] servicedir", runSvstat},
+	"s6-svwait":      {"UudDrRao", "t", 0, "[ -U | -u | -d | -D | -r | -R ] [ -a | -o ] [ -t timeout ] servicedir...", runSvwait},
+	"s6-tai64nlocal": {"g", "", 0, "[ -g ]", runTAI64NLocal},
+	"with-contenv":   {"", "", 1, "prog...", runWithContenv},
 }
 
 // Find returns the tool whose name is the last element of argv0. run returns the exit code, unless the tool replaces the process.

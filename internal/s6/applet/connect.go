@@ -55,7 +55,7 @@ func s6Error(dir string, err error) error {
 	case kindOf(err) == client.KindUnknown, kindOf(err) == client.KindUnreachable:
 		return cmp.Or(checkDir(dir), errNotListening)
 	}
-	return dial.Reason(err)
+	return dial.WithoutAction(err)
 }
 
 // checkDir returns an error if path is not a directory.

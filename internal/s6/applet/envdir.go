@@ -24,10 +24,10 @@ import (
 
 const containerEnvironment = "/run/s6/container_environment"
 
-// withContenv runs a program in the environment of the container, with the caller's PATH if that environment has none. If
+// runWithContenv runs a program in the environment of the container, with the caller's PATH if that environment has none. If
 // S6_KEEP_ENV is a number other than 0, the program gets the caller's environment instead. If the caller is root, safeRootEnv
 // removes unsafe variables.
-func withContenv(c *Invocation, _ []option) int {
+func runWithContenv(c *Invocation, _ []option) int {
 	if strings.Trim(proc.Getenv(c.Env, "S6_KEEP_ENV"), "0") != "" {
 		return c.exec(c.Name, c.Args, c.Env)
 	}
@@ -37,7 +37,7 @@ func withContenv(c *Invocation, _ []option) int {
 	}
 	env, err := readEnvDir(env, c.RootPrefix+containerEnvironment, envDirRules{wholeFile: true, nullReplacement: '\n'})
 	if err != nil {
-		return c.fatal(exitSystem, "unable to envdir "+containerEnvironment+": "+strerror(err))
+		return c.fatal(exitSystemError, "unable to envdir "+containerEnvironment+": "+strerror(err))
 	}
 	if unix.Geteuid() == 0 {
 		env = safeRootEnv(env)
@@ -69,7 +69,7 @@ func safeRootEnv(env []string) []string {
 	return out
 }
 
-func envdir(c *Invocation, options []option) int {
+func runEnvdir(c *Invocation, options []option) int {
 	rules, mustExist := envDirRules{nullReplacement: '\n'}, true
 	for _, o := range options {
 		switch o.letter {
@@ -91,7 +91,7 @@ func envdir(c *Invocation, options []option) int {
 	}
 	env, err := readEnvDir(c.Env, c.Args[0], rules)
 	if err != nil && (mustExist || !errors.Is(err, fs.ErrNotExist)) {
-		return c.fatal(exitSystem, "unable to envdir "+c.Args[0]+": "+strerror(err))
+		return c.fatal(exitSystemError, "unable to envdir "+c.Args[0]+": "+strerror(err))
 	}
 	return c.exec(c.Name, c.Args[1:], env)
 }
@@ -184,7 +184,7 @@ func readEnvFile(d *os.File, name string, flags int, whole bool) ([]byte, error)
 		return nil, errors.New("not a regular file")
 	}
 	if flags&unix.O_NOFOLLOW != 0 && st.Nlink > 1 && !null { // a hard link could lead to another user's file, like a symbolic link
-		return nil, errOtherNames
+		return nil, errHardLinks
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvValue+1))
 	if err == nil && len(text) > maxEnvValue && (whole || bytes.IndexByte(text, '\n') < 0) {
@@ -206,9 +206,9 @@ func (r envDirRules) value(text []byte) string {
 	return string(bytes.ReplaceAll(text, []byte{0}, []byte{r.nullReplacement}))
 }
 
-// setuidgid runs a program as another user, given by name or as numbers "uid:gid". The environment stays the same, even HOME and
-// USER. Messages are worded as in s6, where s6-setuidgid executes s6-envuidgid and s6-applyuidgid.
-func setuidgid(c *Invocation, _ []option) int {
+// runSetuidgid runs a program as another user, given by name or as numbers "uid:gid". The environment stays the same, even HOME
+// and USER. Messages are worded as in s6, where s6-setuidgid executes s6-envuidgid and s6-applyuidgid.
+func runSetuidgid(c *Invocation, _ []option) int {
 	who, argv := c.Args[0], c.Args[1:]
 	u, err := account.Lookup(c.RootPrefix, who)
 	switch {
@@ -216,10 +216,10 @@ func setuidgid(c *Invocation, _ []option) int {
 		return wrongUsage
 	case errors.Is(err, account.ErrNotFound), err == nil && !strings.Contains(who, ":") && u.Name != who:
 		c.Name = "s6-envuidgid"
-		return c.fatal(exitNo, "unknown user: "+who)
+		return c.fatal(exitFalse, "unknown user: "+who)
 	case err != nil:
 		c.Name = "s6-envuidgid"
-		return c.fatal(exitSystem, "unable to get account: "+strerror(err))
+		return c.fatal(exitSystemError, "unable to get account: "+strerror(err))
 	}
 	// A new program gets the identity of the thread that calls execve(2), see package identity.
 	runtime.LockOSThread()
@@ -232,7 +232,7 @@ func setuidgid(c *Invocation, _ []option) int {
 	}
 	if err != nil {
 		c.Name = "s6-applyuidgid"
-		return c.fatal(exitSystem, environmentError(err)+": "+strerror(err))
+		return c.fatal(exitSystemError, environmentError(err)+": "+strerror(err))
 	}
 	return c.exec("s6-applyuidgid", argv, c.Env)
 }

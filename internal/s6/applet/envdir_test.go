@@ -13,7 +13,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-func envOf(t *testing.T, dir string, rules envDirRules) ([]string, error) {
+func readTestEnvDir(t *testing.T, dir string, rules envDirRules) ([]string, error) {
 	t.Helper()
 	type answer struct {
 		env []string
@@ -28,7 +28,7 @@ func envOf(t *testing.T, dir string, rules envDirRules) ([]string, error) {
 	return a.env, a.err
 }
 
-func put(t *testing.T, path, text string) {
+func writeFile(t *testing.T, path, text string) {
 	t.Helper()
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -39,25 +39,25 @@ func TestAVariableIsNotReadFromWhatNeverEnds(t *testing.T) {
 	for name, make := range map[string]func(path string) error{
 		"a FIFO":           func(path string) error { return unix.Mkfifo(path, 0o666) },
 		"a device":         func(path string) error { return os.Symlink("/dev/zero", path) },
-		"a huge file":      func(path string) error { put(t, path, ""); return os.Truncate(path, 1<<40) },
-		"too long a value": func(path string) error { put(t, path, strings.Repeat("x", maxEnvValue+1)); return nil },
+		"a huge file":      func(path string) error { writeFile(t, path, ""); return os.Truncate(path, 1<<40) },
+		"too long a value": func(path string) error { writeFile(t, path, strings.Repeat("x", maxEnvValue+1)); return nil },
 	} {
 		dir := t.TempDir()
-		put(t, filepath.Join(dir, "A"), "a\n")
+		writeFile(t, filepath.Join(dir, "A"), "a\n")
 		if err := make(filepath.Join(dir, "B")); err != nil {
 			t.Fatal(err)
 		}
-		env, err := envOf(t, dir, envDirRules{nullReplacement: '\n'})
+		env, err := readTestEnvDir(t, dir, envDirRules{nullReplacement: '\n'})
 		if err == nil || !slices.Equal(env, []string{"OLD=1"}) {
 			t.Errorf("%s: %.60q, %v", name, env, err)
 		}
 	}
 	dir := t.TempDir()
-	put(t, filepath.Join(dir, "A"), "a\n"+strings.Repeat("x", 2*maxEnvValue))
+	writeFile(t, filepath.Join(dir, "A"), "a\n"+strings.Repeat("x", 2*maxEnvValue))
 	if err := os.Symlink("/dev/null", filepath.Join(dir, "OLD")); err != nil {
 		t.Fatal(err)
 	}
-	if env, err := envOf(t, dir, envDirRules{nullReplacement: '\n'}); err != nil || !slices.Equal(env, []string{"A=a"}) {
+	if env, err := readTestEnvDir(t, dir, envDirRules{nullReplacement: '\n'}); err != nil || !slices.Equal(env, []string{"A=a"}) {
 		t.Errorf("%.60q, %v", env, err)
 	}
 }
@@ -65,11 +65,11 @@ func TestAVariableIsNotReadFromWhatNeverEnds(t *testing.T) {
 func TestRootReadsNoVariableThroughALinkThatAnotherCouldHaveMade(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir, secret := t.TempDir(), filepath.Join(t.TempDir(), "secret")
-	put(t, secret, "for root only\n")
+	writeFile(t, secret, "for root only\n")
 	if err := os.Symlink(secret, filepath.Join(dir, "A")); err != nil {
 		t.Fatal(err)
 	}
-	if env, err := envOf(t, dir, envDirRules{}); err != nil || !slices.Contains(env, "A=for root only") {
+	if env, err := readTestEnvDir(t, dir, envDirRules{}); err != nil || !slices.Contains(env, "A=for root only") {
 		t.Errorf("in a directory of root's own: %q, %v", env, err)
 	}
 	for name, spoil := range map[string]func() error{
@@ -79,7 +79,7 @@ func TestRootReadsNoVariableThroughALinkThatAnotherCouldHaveMade(t *testing.T) {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
 		}
-		if env, err := envOf(t, dir, envDirRules{}); err == nil {
+		if env, err := readTestEnvDir(t, dir, envDirRules{}); err == nil {
 			t.Errorf("in a directory that is %s: %q", name, env)
 		}
 		if err := os.Chown(dir, 0, 0); err != nil {
@@ -91,9 +91,9 @@ func TestRootReadsNoVariableThroughALinkThatAnotherCouldHaveMade(t *testing.T) {
 func TestMoreVariablesThanAProgramCanGetAreRefused(t *testing.T) {
 	dir := t.TempDir()
 	for i := range maxEnvTotal/maxEnvValue + 1 {
-		put(t, filepath.Join(dir, "V"+strings.Repeat("x", i)), strings.Repeat("x", maxEnvValue))
+		writeFile(t, filepath.Join(dir, "V"+strings.Repeat("x", i)), strings.Repeat("x", maxEnvValue))
 	}
-	if _, err := envOf(t, dir, envDirRules{wholeFile: true}); err == nil {
+	if _, err := readTestEnvDir(t, dir, envDirRules{wholeFile: true}); err == nil {
 		t.Error("they were read")
 	}
 }
@@ -126,29 +126,29 @@ func TestRootGetsNothingOfTheAgentsFromTheContainersEnvironment(t *testing.T) {
 func TestTheAgentGetsNoSecretOfRootsByALinkInPlaceOfTheDirectoryOfVariables(t *testing.T) {
 	testkit.NeedRoot(t)
 	agents, roots := t.TempDir(), t.TempDir()
-	put(t, filepath.Join(roots, "SECRET"), "for root only\n")
+	writeFile(t, filepath.Join(roots, "SECRET"), "for root only\n")
 	if err := os.Mkdir(agents+"/env", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	put(t, agents+"/env/A", "a\n")
+	writeFile(t, agents+"/env/A", "a\n")
 	if err := errors.Join(os.Symlink(roots, agents+"/link"), os.Link(roots+"/SECRET", agents+"/env/B"), os.Chown(agents, 10000, 10000), os.Chown(agents+"/env", 10000, 10000)); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{"link", "link/", "env"} { // the last of these files is a hard link to root's file
-		if env, err := envOf(t, agents+"/"+dir, envDirRules{}); err == nil {
+		if env, err := readTestEnvDir(t, agents+"/"+dir, envDirRules{}); err == nil {
 			t.Errorf("%s: %q", dir, env)
 		}
 	}
 	if err := os.Symlink(agents+"/link", roots+"/far"); err != nil {
 		t.Fatal(err)
 	}
-	if env, err := envOf(t, roots+"/far", envDirRules{}); err == nil {
+	if env, err := readTestEnvDir(t, roots+"/far", envDirRules{}); err == nil {
 		t.Errorf("a link to a link: %q", env)
 	}
 	if err := errors.Join(os.Remove(agents+"/env/B"), os.Symlink(agents+"/env", roots+"/near")); err != nil {
 		t.Fatal(err)
 	}
-	if env, err := envOf(t, roots+"/near", envDirRules{}); err != nil || !slices.Contains(env, "A=a") {
+	if env, err := readTestEnvDir(t, roots+"/near", envDirRules{}); err != nil || !slices.Contains(env, "A=a") {
 		t.Errorf("a link of root's: %q, %v", env, err)
 	}
 }

@@ -15,8 +15,8 @@ import (
 )
 
 const (
-	// partialTime is how long s6-log waits for the rest of an incomplete line after a signal to end.
-	partialTime = 2 * time.Second
+	// partialLineTimeout is how long s6-log waits for the rest of an incomplete line after a signal to end.
+	partialLineTimeout = 2 * time.Second
 	// maxPending is the maximum number of bytes in memory for an unwritable directory. At this limit s6-log stops reading, so
 	// the program that writes its input blocks.
 	maxPending = 4 << 20
@@ -32,15 +32,15 @@ type logger struct {
 	ignoreTerm     bool // SIGTERM doesn't end s6-log
 	waitsForOutput bool // option -b: read no input while output waits
 
-	partialLine  []byte // last, incomplete line
-	out          []byte // output that is not yet written to stdout
-	stdoutClosed bool   // the reader of stdout has closed it
+	partialLine   []byte // last, incomplete line
+	pendingOutput []byte // output that is not yet written to stdout
+	stdoutClosed  bool   // the reader of stdout has closed it
 	// Time of the current input, as local time and as a TAI64N label.
-	local []byte
-	label []byte
+	localTime   []byte
+	tai64nLabel []byte
 }
 
-func logMain(c *Invocation, options []option) int {
+func runLog(c *Invocation, options []option) int {
 	l := &logger{invocation: c, maxLineLength: lineLimit, verbose: 1}
 	notify, ok := l.applyOptions(options)
 	if !ok {
@@ -59,7 +59,7 @@ func logMain(c *Invocation, options []option) int {
 	l.steps = steps
 	wake, err := signalPipe()
 	if err != nil {
-		return c.fatal(exitSystem, "unable to create a pipe: "+strerror(err))
+		return c.fatal(exitSystemError, "unable to create a pipe: "+strerror(err))
 	}
 	for i := range steps {
 		s := &steps[i]
@@ -68,7 +68,7 @@ func logMain(c *Invocation, options []option) int {
 		}
 		what := ""
 		if s.logDir, what, err = openLogDir(s.dir, time.Now(), l.warn, l.dirs); err != nil {
-			return c.fatal(exitSystem, what+": "+strerror(err))
+			return c.fatal(exitSystemError, what+": "+strerror(err))
 		}
 		l.dirs = append(l.dirs, s.logDir)
 	}
@@ -155,11 +155,11 @@ func (l *logger) run(wake int) int {
 			fds = append(fds, unix.PollFd{Fd: int32(stdin), Events: unix.POLLIN})
 		}
 		if _, err := unix.Poll(fds, l.pollTimeout(now, ending)); err != nil && !errors.Is(err, unix.EINTR) {
-			return l.invocation.fatal(exitSystem, "unable to poll: "+strerror(err))
+			return l.invocation.fatal(exitSystemError, "unable to poll: "+strerror(err))
 		}
 		now = time.Now()
 		if fds[0].Revents != 0 && l.handleSignals(wake, now) && ending.IsZero() {
-			ending = now.Add(partialTime)
+			ending = now.Add(partialLineTimeout)
 		}
 		readable := len(fds) > 1 && fds[1].Revents != 0
 		if readable {
@@ -224,7 +224,7 @@ func (l *logger) handleSignals(wake int, now time.Time) (end bool) {
 }
 
 func (l *logger) splitLines(input []byte, now time.Time) {
-	l.local, l.label = l.local[:0], l.label[:0]
+	l.localTime, l.tai64nLabel = l.localTime[:0], l.tai64nLabel[:0]
 	for len(input) > 0 {
 		i := bytes.IndexAny(input, "\n\x00")
 		if i < 0 {
@@ -277,12 +277,12 @@ func (l *logger) handleLine(line []byte, now time.Time) {
 			}
 			switch s.action {
 			case '1':
-				l.out = append(append(append(l.out, stamp...), line...), '\n')
+				l.pendingOutput = append(append(append(l.pendingOutput, stamp...), line...), '\n')
 			case '2':
 				// An error means that stderr has no reader.
 				_, _ = l.invocation.Err.Write(bytes.Join([][]byte{[]byte(l.invocation.Name + ": alert: "), stamp, line, []byte("\n")}, nil))
 			default:
-				s.logDir.add(stamp, line)
+				s.logDir.appendLine(stamp, line)
 			}
 		}
 	}
@@ -292,30 +292,30 @@ func (l *logger) stamp(kind stampKind, now time.Time) []byte {
 	switch {
 	case !kind.tai64n && !kind.local:
 		return nil
-	case len(l.label) == 0:
-		l.label = append(formats.AppendTAI64N(l.label[:0], now), ' ')
-		l.local = append(appendLocalTime(l.local[:0], now), "  "...)
+	case len(l.tai64nLabel) == 0:
+		l.tai64nLabel = append(formats.AppendTAI64N(l.tai64nLabel[:0], now), ' ')
+		l.localTime = append(appendLocalTime(l.localTime[:0], now), "  "...)
 	}
 	switch {
 	case !kind.local:
-		return l.label
+		return l.tai64nLabel
 	case !kind.tai64n:
-		return l.local
+		return l.localTime
 	}
-	return append(append([]byte(nil), l.label...), l.local...)
+	return append(append([]byte(nil), l.tai64nLabel...), l.localTime...)
 }
 
 func (l *logger) flush(now time.Time) {
 	for _, d := range l.dirs {
 		d.flush(now)
 	}
-	if len(l.out) > 0 && !l.stdoutClosed {
-		if _, err := l.invocation.Out.Write(l.out); err != nil {
+	if len(l.pendingOutput) > 0 && !l.stdoutClosed {
+		if _, err := l.invocation.Out.Write(l.pendingOutput); err != nil {
 			l.stdoutClosed = true
 			l.warn("unable to write to stdout: " + strerror(err) + "; closing it")
 		}
 	}
-	l.out = l.out[:0]
+	l.pendingOutput = l.pendingOutput[:0]
 }
 
 // finishAll writes all pending output, including the incomplete line, and marks the log files as complete. It returns the exit
@@ -323,7 +323,7 @@ func (l *logger) flush(now time.Time) {
 func (l *logger) finishAll() int {
 	now := time.Now()
 	if len(l.partialLine) > 0 {
-		l.local, l.label = l.local[:0], l.label[:0]
+		l.localTime, l.tai64nLabel = l.localTime[:0], l.tai64nLabel[:0]
 		l.handleLine(l.partialLine, now)
 		l.partialLine = nil
 	}
@@ -331,7 +331,7 @@ func (l *logger) finishAll() int {
 	code := exitDone
 	for _, d := range l.dirs {
 		if !d.finish(now) {
-			code = l.invocation.fatal(exitSystem, "lines are lost: "+d.rules.path+"/current cannot be written")
+			code = l.invocation.fatal(exitSystemError, "lines are lost: "+d.rules.path+"/current cannot be written")
 		}
 	}
 	return code

@@ -17,8 +17,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// logTo runs s6-log with the input from write. It returns the output and the exit code.
-func logTo(t *testing.T, script string, write func(w *os.File)) (out string, code int) {
+// runLogTool runs s6-log with the input from write. It returns the output and the exit code.
+func runLogTool(t *testing.T, script string, write func(w *os.File)) (out string, code int) {
 	t.Helper()
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -50,7 +50,7 @@ func TestEveryLineIsKeptOnceAndInOrder(t *testing.T) {
 		fmt.Fprintf(&want, "line %d %s\n", i, strings.Repeat("x", random.IntN(300)))
 	}
 	want.WriteString("a last line without an end")
-	out, code := logTo(t, "1 n10000 s4096 l500 "+dir, func(w *os.File) {
+	out, code := runLogTool(t, "1 n10000 s4096 l500 "+dir, func(w *os.File) {
 		for rest := want.String(); rest != ""; {
 			n := min(len(rest), 1+random.IntN(5000))
 			_, _ = w.WriteString(rest[:n])
@@ -74,7 +74,7 @@ func TestEveryLineIsKeptOnceAndInOrder(t *testing.T) {
 			t.Errorf("%s has %d bytes and ends with %q", name, len(text), text[len(text)-1])
 		}
 		info, err := os.Stat(name)
-		if err != nil || info.Mode() != finalMode {
+		if err != nil || info.Mode() != archivedMode {
 			t.Errorf("%s has mode %v, %v", name, info.Mode(), err)
 		}
 		got.Write(text)
@@ -94,7 +94,7 @@ func TestNoLinkIsFollowedInALogDirectory(t *testing.T) {
 		if err := os.Symlink(victim, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
 		}
-		if _, code := logTo(t, dir, func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitSystem {
+		if _, code := runLogTool(t, dir, func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitSystemError {
 			t.Errorf("%s: exit code %d", name, code)
 		}
 		if text, err := os.ReadFile(victim); err != nil || string(text) != "precious\n" {
@@ -122,7 +122,7 @@ func TestAFullDiskHoldsTheWriterUpAndLosesNothing(t *testing.T) {
 	for i := range 400 {
 		fmt.Fprintf(&want, "line %d of a log on a full disk\n", i)
 	}
-	_, code := logTo(t, "r50 "+log, func(w *os.File) {
+	_, code := runLogTool(t, "r50 "+log, func(w *os.File) {
 		defer close(full)
 		_, _ = w.WriteString(want.String())
 		for end := time.Now().Add(40 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
@@ -203,7 +203,7 @@ func TestAFIFOInALogDirectoryHoldsNothingUp(t *testing.T) {
 	if err := unix.Mkfifo(filepath.Join(dir, "state"), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	if _, code := logTo(t, dir, func(w *os.File) { _, _ = w.WriteString("x\n") }); code != 0 {
+	if _, code := runLogTool(t, dir, func(w *os.File) { _, _ = w.WriteString("x\n") }); code != 0 {
 		t.Errorf("exit code %d", code)
 	}
 	if text, err := os.ReadFile(dir + "/current"); err != nil || string(text) != "x\n" {
@@ -213,7 +213,7 @@ func TestAFIFOInALogDirectoryHoldsNothingUp(t *testing.T) {
 
 func TestALineThatIsMuchTooLongIsSplitWithoutLosingAByte(t *testing.T) {
 	long := strings.Repeat("0123456789", 30000)
-	out, code := logTo(t, "1", func(w *os.File) { _, _ = w.WriteString(long + "\nnext\n") })
+	out, code := runLogTool(t, "1", func(w *os.File) { _, _ = w.WriteString(long + "\nnext\n") })
 	lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 	last := len(lines) - 1
 	if code != 0 || strings.Join(lines[:last], "") != long || lines[last] != "next" || last != (len(long)+lineLimit-1)/lineLimit {
@@ -224,12 +224,12 @@ func TestALineThatIsMuchTooLongIsSplitWithoutLosingAByte(t *testing.T) {
 func TestRootWritesNoLogWhereALinkOfTheAgentsLeads(t *testing.T) {
 	testkit.NeedRoot(t)
 	agents, roots := t.TempDir(), t.TempDir()
-	put(t, filepath.Join(roots, "current"), "precious\n")
+	writeFile(t, filepath.Join(roots, "current"), "precious\n")
 	if err := errors.Join(os.Symlink(roots, agents+"/logs"), os.Lchown(agents+"/logs", 10000, 10000), os.Chown(agents, 10000, 10000)); err != nil {
 		t.Fatal(err)
 	}
 	for _, dir := range []string{agents + "/logs", agents + "/logs/new"} {
-		if _, code := logTo(t, dir, func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitSystem {
+		if _, code := runLogTool(t, dir, func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitSystemError {
 			t.Errorf("%s: exit code %d", dir, code)
 		}
 	}
@@ -242,7 +242,7 @@ func TestRootWritesNoLogWhereALinkOfTheAgentsLeads(t *testing.T) {
 	if err := os.Symlink(agents, filepath.Join(roots, "to")); err != nil {
 		t.Fatal(err)
 	}
-	if _, code := logTo(t, filepath.Join(roots, "to"), func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitDone {
+	if _, code := runLogTool(t, filepath.Join(roots, "to"), func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitDone {
 		t.Errorf("through root's own link: exit code %d", code)
 	}
 }
@@ -251,11 +251,11 @@ func TestRootWritesNoLogIntoAFileThatItHasElsewhere(t *testing.T) {
 	testkit.NeedRoot(t)
 	base := t.TempDir()
 	dir, victim := filepath.Join(base, "dir"), filepath.Join(base, "victim")
-	put(t, victim, "precious\n")
+	writeFile(t, victim, "precious\n")
 	if err := errors.Join(os.Chmod(victim, 0o700), os.Mkdir(dir, 0o755), os.Link(victim, dir+"/current"), os.Chown(dir, 10000, 10000)); err != nil {
 		t.Fatal(err)
 	}
-	if _, code := logTo(t, dir, func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitSystem {
+	if _, code := runLogTool(t, dir, func(w *os.File) { _, _ = w.WriteString("x\n") }); code != exitSystemError {
 		t.Errorf("exit code %d", code)
 	}
 	info, err := os.Stat(victim)

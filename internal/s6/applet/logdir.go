@@ -15,10 +15,11 @@ import (
 	"hinit/internal/wholefile"
 )
 
-// Modes of a log file: liveMode while s6-log writes it, finalMode when it is complete. The owner's x bit marks a complete file.
+// Modes of a log file: currentMode while s6-log writes it, archivedMode when it is complete. The owner's x bit marks a complete
+// file.
 const (
-	finalMode = 0o744
-	liveMode  = 0o644
+	archivedMode = 0o744
+	currentMode  = 0o644
 )
 
 // logDir is a log directory of s6-log: the file current, a lock file, and archives, which are rotated files with the time of
@@ -104,7 +105,7 @@ func othersCanCreate(dir int) (bool, error) {
 	return unix.Geteuid() == 0 && (st.Uid != 0 || st.Mode&0o022 != 0), err
 }
 
-var errOtherNames = errors.New("it has other names (hard links)")
+var errHardLinks = errors.New("it has other names (hard links)")
 
 func (l *logDir) isSameDir(other *logDir) bool {
 	a, err1 := fsutil.Fstat(l.lock)
@@ -127,7 +128,7 @@ func lockFile(fd int) error {
 }
 
 func (l *logDir) open(name string, flags int) (int, error) {
-	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, liveMode)
+	return unix.Openat(l.dir, name, flags|unix.O_NOFOLLOW|unix.O_CLOEXEC, currentMode)
 }
 
 // openCurrent opens the file current. If the last s6-log has completed this file, new lines are appended. After a kill of
@@ -143,7 +144,7 @@ func (l *logDir) openCurrent(now time.Time) error {
 		return err
 	}
 	if err = l.refuseLinks(fd); err == nil {
-		err = unix.Fchmod(fd, liveMode)
+		err = unix.Fchmod(fd, currentMode)
 	}
 	if err != nil {
 		_ = unix.Close(fd)
@@ -162,7 +163,7 @@ func (l *logDir) refuseLinks(fd int) error {
 	}
 	st, err := fsutil.Fstat(fd)
 	if st.Mode&unix.S_IFMT == unix.S_IFREG && st.Nlink > 1 {
-		return errOtherNames
+		return errHardLinks
 	}
 	return err
 }
@@ -226,8 +227,8 @@ func isArchive(name string) bool {
 	return ok && (suffix == ".s" || suffix == ".u")
 }
 
-// add appends a line to the pending output. If the file is full, it begins a new file with this line.
-func (l *logDir) add(stamp, line []byte) {
+// appendLine appends a line to the pending output. If the file is full, it begins a new file with this line.
+func (l *logDir) appendLine(stamp, line []byte) {
 	if l.size >= l.rules.rotateSize-l.rules.tolerance {
 		l.startNewFile()
 	}
@@ -305,7 +306,7 @@ func (l *logDir) rotate(now time.Time) error {
 }
 
 func (l *logDir) markComplete() error {
-	if err := unix.Fchmod(l.current, finalMode); err != nil {
+	if err := unix.Fchmod(l.current, archivedMode); err != nil {
 		return err
 	}
 	if err := unix.Fsync(l.current); err != nil && !errors.Is(err, unix.EINVAL) {

@@ -20,17 +20,17 @@ import (
 
 type fakeInit struct {
 	Supervisor
-	slots    map[string]client.Slot
-	refuse   error // error of each request
-	waits    map[string]error
-	commands []string
+	slots     map[string]client.Slot
+	refuseErr error // error of each request
+	waitErrs  map[string]error
+	commands  []string
 }
 
 func (f *fakeInit) Slot(_ context.Context, dir string) (client.Slot, error) {
 	s, ok := f.slots[dir]
 	switch {
-	case f.refuse != nil:
-		return s, f.refuse
+	case f.refuseErr != nil:
+		return s, f.refuseErr
 	case !ok:
 		return s, &client.Error{Kind: client.KindUnknown, Message: "no such slot"}
 	}
@@ -50,10 +50,10 @@ func (f *fakeInit) SlotWait(ctx context.Context, dir, until string) (client.Slot
 	if err != nil {
 		return s, err
 	}
-	if run, err := strconv.ParseUint(until[1:], 10, 64); err == nil && s.Run > run {
+	if run, err := strconv.ParseUint(until[1:], 10, 64); err == nil && s.RunNumber > run {
 		return s, nil // the slot has left the run that the client waits for
 	}
-	if err, known := f.waits[filepath.Base(dir)+" "+until[:1]]; known {
+	if err, known := f.waitErrs[filepath.Base(dir)+" "+until[:1]]; known {
 		return s, err
 	}
 	<-ctx.Done()
@@ -62,7 +62,7 @@ func (f *fakeInit) SlotWait(ctx context.Context, dir, until string) (client.Slot
 
 func (f *fakeInit) ControlScanner(_ context.Context, flags string) error {
 	f.commands = append(f.commands, "scan "+flags)
-	return f.refuse
+	return f.refuseErr
 }
 
 // lockScanDir makes the lock of a scan directory, which the scanner holds until the test ends.
@@ -91,7 +91,7 @@ func TestACommandToAnotherScanDirectoryDoesNotReachTheContainer(t *testing.T) {
 	}
 	for _, dir := range []string{"up", "down"} {
 		want := output{100, "", "s6-svscanctl: fatal: unable to control " + dir + ": supervisor not listening\n"}
-		if got := call(init, "s6-svscanctl -t "+dir); got != want || len(init.commands) > 0 {
+		if got := runTool(init, "s6-svscanctl -t "+dir); got != want || len(init.commands) > 0 {
 			t.Errorf("got %+v and the commands %q, want %+v", got, init.commands, want)
 		}
 	}
@@ -114,10 +114,10 @@ func scanDir(t *testing.T) *fakeInit {
 	lockScanDir(t, dir)
 	ago := time.Now().Add(-90 * time.Second)
 	return &fakeInit{slots: map[string]client.Slot{
-		filepath.Join(dir, "up"):   {Name: "up", Up: true, WantUp: true, NormallyUp: true, Started: true, PID: 4711, PGID: 4711, ExitCode: -1, Since: ago},
-		filepath.Join(dir, "told"): {Name: "told", Up: true, WantUp: true, Ready: true, Started: true, Notifies: true, PID: 4712, PGID: 4712, ExitCode: -1, Since: ago},
-		filepath.Join(dir, "down"): {Name: "down", Started: true, ExitCode: -1, Signal: 15, Since: ago},
-	}, waits: make(map[string]error)}
+		filepath.Join(dir, "up"):   {Name: "up", Up: true, WantUp: true, NormallyUp: true, EverStarted: true, PID: 4711, PGID: 4711, ExitCode: -1, Since: ago},
+		filepath.Join(dir, "told"): {Name: "told", Up: true, WantUp: true, Ready: true, EverStarted: true, Notifies: true, PID: 4712, PGID: 4712, ExitCode: -1, Since: ago},
+		filepath.Join(dir, "down"): {Name: "down", EverStarted: true, ExitCode: -1, Signal: 15, Since: ago},
+	}, waitErrs: make(map[string]error)}
 }
 
 type output struct {
@@ -125,7 +125,7 @@ type output struct {
 	out, err string
 }
 
-func call(init *fakeInit, words string) output {
+func runTool(init *fakeInit, words string) output {
 	args := strings.Fields(words)
 	name, run, ok := Find("/command/" + args[0])
 	if !ok {
@@ -199,10 +199,10 @@ func TestToolsAnswerAsThoseOfS6(t *testing.T) {
 		t.Run(words, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) { // in virtual time, because the tools count seconds
 				init := scanDir(t)
-				init.waits = map[string]error{
+				init.waitErrs = map[string]error{
 					"up u": nil, "down d": nil, "down D": nil, "down u": &client.Error{Kind: client.KindPermanent, Message: "it is parked"},
 				}
-				if got := call(init, words); got != want {
+				if got := runTool(init, words); got != want {
 					t.Errorf("got  %+v\nwant %+v", got, want)
 				}
 			})
@@ -228,14 +228,14 @@ func TestCommandsReachTheInitInTheirOrder(t *testing.T) {
 		"s6-svscanctl -an .":                    {"scan an"},
 		"s6-svscanctl -a -n .":                  {"scan an"},
 	} {
-		init.commands, init.waits = nil, map[string]error{"up u": nil, "down D": nil}
-		if got := call(init, words); got != (output{}) || !slices.Equal(init.commands, want) {
+		init.commands, init.waitErrs = nil, map[string]error{"up u": nil, "down D": nil}
+		if got := runTool(init, words); got != (output{}) || !slices.Equal(init.commands, want) {
 			t.Errorf("%s: %+v, and the init was sent %q, want %q", words, got, init.commands, want)
 		}
 	}
 	for _, words := range []string{"-uwuT0 up", "-s SEGV up", "-Z up", "-wq up", "-wuu up", "-T x up", "-T -1 up", "-u", "-u -T", "", "-u -- "} {
 		init.commands = nil
-		if got := call(init, "s6-svc "+words); got.code != exitUsage || init.commands != nil {
+		if got := runTool(init, "s6-svc "+words); got.code != exitUsage || init.commands != nil {
 			t.Errorf("%q: %+v, and the init was sent %q", words, got, init.commands)
 		}
 	}
@@ -266,7 +266,7 @@ func TestWithoutInitNobodyListens(t *testing.T) {
 		"s6-svscanctl -a .":  {100, "", "s6-svscanctl: fatal: unable to control .: supervisor not listening\n"},
 		"s6-svscanctl -a up": {100, "", "s6-svscanctl: fatal: unable to control up: supervisor not listening\n"},
 	} {
-		if got := call(nil, words); got != want {
+		if got := runTool(nil, words); got != want {
 			t.Errorf("%s: got %+v, want %+v", words, got, want)
 		}
 	}
@@ -274,7 +274,7 @@ func TestWithoutInitNobodyListens(t *testing.T) {
 
 func TestWhoMayNotIsToldSo(t *testing.T) {
 	init := scanDir(t)
-	init.refuse = &client.Error{Kind: client.KindNotAllowed, Message: "only root and the agent's user may do that"}
+	init.refuseErr = &client.Error{Kind: client.KindNotAllowed, Message: "only root and the agent's user may do that"}
 	for words, want := range map[string]output{
 		"s6-svstat up":      {111, "", "s6-svstat: fatal: unable to check up: Permission denied\n"},
 		"s6-svok up":        {111, "", "s6-svok: fatal: unable to check up: Permission denied\n"},
@@ -282,7 +282,7 @@ func TestWhoMayNotIsToldSo(t *testing.T) {
 		"s6-svwait up":      {111, "", "s6-svwait: fatal: unable to subscribe to events for up: Permission denied\n"},
 		"s6-svscanctl -a .": {111, "", "s6-svscanctl: fatal: unable to control .: Permission denied\n"},
 	} {
-		if got := call(init, words); got != want {
+		if got := runTool(init, words); got != want {
 			t.Errorf("%s: got %+v, want %+v", words, got, want)
 		}
 	}
@@ -293,7 +293,7 @@ type restartingInit struct{ *fakeInit }
 
 func (r restartingInit) SlotControl(ctx context.Context, dir, flags string) error {
 	s := r.slots[dir]
-	s.PID, s.Run, s.Since = s.PID+1, s.Run+1, time.Now()
+	s.PID, s.RunNumber, s.Since = s.PID+1, s.RunNumber+1, time.Now()
 	r.slots[dir] = s
 	return r.fakeInit.SlotControl(ctx, dir, flags)
 }
@@ -312,12 +312,12 @@ func TestARestartIsSeenThoughItWasFasterThanTheWait(t *testing.T) {
 
 func TestASlotThatIsTakenAwayIsDown(t *testing.T) {
 	init := scanDir(t)
-	init.waits["up D"] = &client.Error{Kind: client.KindUnknown, Message: "no such slot"}
-	if got := call(init, "s6-svwait -D -t 10000 up"); got != (output{}) {
+	init.waitErrs["up D"] = &client.Error{Kind: client.KindUnknown, Message: "no such slot"}
+	if got := runTool(init, "s6-svwait -D -t 10000 up"); got != (output{}) {
 		t.Errorf("%+v", got)
 	}
-	init.waits["up u"] = &client.Error{Kind: client.KindUnknown, Message: "no such slot"}
-	if got := call(init, "s6-svwait -u -t 10000 up"); got.code != 111 {
+	init.waitErrs["up u"] = &client.Error{Kind: client.KindUnknown, Message: "no such slot"}
+	if got := runTool(init, "s6-svwait -u -t 10000 up"); got.code != 111 {
 		t.Errorf("%+v", got)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// svc sends commands to services. It returns when PID 1 has accepted them, with -w when they have taken effect.
-func svc(c *Invocation, options []option) int {
+// runSvc sends commands to services. It returns when PID 1 has accepted them, with -w when they have taken effect.
+func runSvc(c *Invocation, options []option) int {
 	var letters []byte
 	var until byte
 	var limit time.Duration
@@ -49,7 +49,7 @@ func svc(c *Invocation, options []option) int {
 	if until = c.reachableState(until); strings.IndexByte("dDrR", until) >= 0 {
 		for _, dir := range c.Args {
 			if s, err := c.slot(ctx, dir); err == nil && (s.Up || until == 'r' || until == 'R') {
-				before[dir] = s.Run
+				before[dir] = s.RunNumber
 			}
 		}
 	}
@@ -58,7 +58,7 @@ func svc(c *Invocation, options []option) int {
 		if err := c.sendLetters(ctx, dir, string(letters)); err != nil {
 			c.warn("unable to control " + dir + ": " + strerror(err))
 			if code == exitDone {
-				code = exitSystem
+				code = exitSystemError
 				if errors.Is(err, errNotListening) {
 					code = exitNotAlive
 				}
@@ -72,7 +72,7 @@ func svc(c *Invocation, options []option) int {
 	if len(letters) == 0 {
 		c.Name = "s6-svwait"
 	}
-	return c.waitFor(c.Args, until, limit, true, before)
+	return c.waitForState(c.Args, until, limit, true, before)
 }
 
 // reachableState returns the state to wait for. For a service that can't report readiness, it replaces U by u and R by r, as s6
@@ -102,15 +102,15 @@ func (c *Invocation) sendLetters(ctx context.Context, dir, letters string) error
 	return s6Error(dir, init.SlotControl(ctx, path, letters))
 }
 
-// svscanctl sends commands to the scanner of the scan directory. If the commands include a scan, the scan is complete when
-// svscanctl returns.
-func svscanctl(c *Invocation, options []option) int {
+// runSvscanctl sends commands to the scanner of the scan directory. If the commands include a scan, the scan is complete when
+// runSvscanctl returns.
+func runSvscanctl(c *Invocation, options []option) int {
 	var letters []byte
 	for _, o := range options {
 		letters = append(letters, o.letter)
 	}
 	if err := c.controlScanner(c.Args[0], string(letters)); err != nil {
-		code := exitSystem
+		code := exitSystemError
 		if errors.Is(err, errNotListening) {
 			code = exitUsage
 		}
@@ -153,7 +153,7 @@ func svcLetter(number int) (letter byte, ok bool) {
 	return 0, false
 }
 
-func svwait(c *Invocation, options []option) int {
+func runSvwait(c *Invocation, options []option) int {
 	until, all := byte('u'), true
 	var limit time.Duration
 	for _, o := range options {
@@ -169,13 +169,13 @@ func svwait(c *Invocation, options []option) int {
 			until = o.letter
 		}
 	}
-	return c.waitFor(c.Args, until, limit, all, nil)
+	return c.waitForState(c.Args, until, limit, all, nil)
 }
 
-// waitFor waits until all services are in the state until, or any of them if all is false. It returns the exit code. before has
-// the number of each service's run before the command: the end of such a run counts even if it precedes the wait. If before is
-// nil, only changes during the wait count.
-func (c *Invocation) waitFor(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
+// waitForState waits until all services are in the state until, or any of them if all is false. It returns the exit code. before
+// has the number of each service's run before the command: the end of such a run counts even if it precedes the wait. If before
+// is nil, only changes during the wait count.
+func (c *Invocation) waitForState(dirs []string, until byte, limit time.Duration, all bool, before map[string]uint64) int {
 	ctx, cancel := context.WithCancel(context.Background()) // a signal must end this tool like any other program
 	defer cancel()
 	if limit > 0 {
@@ -184,7 +184,7 @@ func (c *Invocation) waitFor(dirs []string, until byte, limit time.Duration, all
 	}
 	for _, dir := range dirs { // check all services before the first wait, as s6 does
 		if _, err := c.slot(ctx, dir); err != nil {
-			return c.notWaitable(ctx, dir, err)
+			return c.reportWaitError(ctx, dir, err)
 		}
 	}
 	type result struct {
@@ -197,7 +197,7 @@ func (c *Invocation) waitFor(dirs []string, until byte, limit time.Duration, all
 		if run, known := before[dir]; known {
 			goal += strconv.FormatUint(run, 10)
 		}
-		go func() { results <- result{dir, c.waitOne(ctx, dir, goal)} }()
+		go func() { results <- result{dir, c.waitForService(ctx, dir, goal)} }()
 	}
 	failed := exitDone
 	for range dirs {
@@ -207,9 +207,9 @@ func (c *Invocation) waitFor(dirs []string, until byte, limit time.Duration, all
 			return exitDone
 		case r.err == nil:
 		case kindOf(r.err) == client.KindPermanent:
-			failed = exitNo
+			failed = exitFalse
 		default:
-			return c.notWaitable(ctx, r.dir, r.err)
+			return c.reportWaitError(ctx, r.dir, r.err)
 		}
 	}
 	if failed != exitDone {
@@ -218,18 +218,18 @@ func (c *Invocation) waitFor(dirs []string, until byte, limit time.Duration, all
 	return exitDone
 }
 
-func (c *Invocation) notWaitable(ctx context.Context, dir string, err error) int {
+func (c *Invocation) reportWaitError(ctx context.Context, dir string, err error) int {
 	switch {
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return c.fatal(exitTimeout, "timed out")
 	case errors.Is(err, errNotListening):
-		return c.fatal(exitSystem, "unable to s6_svstatus_read: No such file or directory")
+		return c.fatal(exitSystemError, "unable to s6_svstatus_read: No such file or directory")
 	}
-	return c.fatal(exitSystem, "unable to subscribe to events for "+dir+": "+strerror(err))
+	return c.fatal(exitSystemError, "unable to subscribe to events for "+dir+": "+strerror(err))
 }
 
-// waitOne waits until one service is in the state until. A removed service counts as down.
-func (c *Invocation) waitOne(ctx context.Context, dir, until string) error {
+// waitForService waits until one service is in the state until. A removed service counts as down.
+func (c *Invocation) waitForService(ctx context.Context, dir, until string) error {
 	init, path, err := c.connect(dir)
 	if err != nil {
 		return err

@@ -17,12 +17,12 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// shortFields maps option letters to names of fields.
-var shortFields = map[byte]string{
+// fieldByLetter maps option letters to names of fields.
+var fieldByLetter = map[byte]string{
 	'u': "up", 'w': "wantedup", 'N': "normallyup", 'r': "ready", 'p': "pid", 'g': "pgid", 'e': "exitcode", 's': "signal", 't': "updownfor",
 }
 
-func svstat(c *Invocation, options []option) int {
+func runSvstat(c *Invocation, options []option) int {
 	var shown []string
 	numbers := false
 	for _, o := range options {
@@ -31,19 +31,19 @@ func svstat(c *Invocation, options []option) int {
 			numbers = true
 		case 'o':
 			for name := range strings.SplitSeq(strings.TrimSuffix(o.value, ","), ",") {
-				if _, known := fields(client.Slot{}, time.Time{})[name]; !known {
+				if _, known := statusValues(client.Slot{}, time.Time{})[name]; !known {
 					return c.fatal(exitUsage, "invalid option field: "+name)
 				}
 				shown = append(shown, name)
 			}
 		default:
-			shown = append(shown, shortFields[o.letter])
+			shown = append(shown, fieldByLetter[o.letter])
 		}
 	}
 	slot, code := c.slotOfArgs()
 	switch {
-	case code == exitNo:
-		return c.fatal(exitNo, "unable to read status for "+c.Args[0]+": s6-supervise not running")
+	case code == exitFalse:
+		return c.fatal(exitFalse, "unable to read status for "+c.Args[0]+": s6-supervise not running")
 	case code != exitDone:
 		return code
 	case len(shown) > 0:
@@ -52,22 +52,22 @@ func svstat(c *Invocation, options []option) int {
 	return c.print(statusLine(slot, time.Now(), numbers))
 }
 
-// svok returns the exit code 0 if a directory is supervised.
-func svok(c *Invocation, _ []option) int {
+// runSvok returns the exit code 0 if a directory is supervised.
+func runSvok(c *Invocation, _ []option) int {
 	_, code := c.slotOfArgs()
 	return code
 }
 
-// slotOfArgs returns the slot with the path in the first argument. If the directory is not supervised, code is exitNo.
+// slotOfArgs returns the slot with the path in the first argument. If the directory is not supervised, code is exitFalse.
 func (c *Invocation) slotOfArgs() (slot client.Slot, code int) {
 	slot, err := c.slot(context.Background(), c.Args[0])
 	switch {
 	case err == nil:
 		return slot, exitDone
 	case errors.Is(err, errNotListening), errors.Is(err, os.ErrNotExist):
-		return slot, exitNo
+		return slot, exitFalse
 	}
-	return slot, c.fatal(exitSystem, "unable to check "+c.Args[0]+": "+strerror(err))
+	return slot, c.fatal(exitSystemError, "unable to check "+c.Args[0]+": "+strerror(err))
 }
 
 // statusLine returns the output of s6-svstat without the newline. If numbers is true, it prints signals as numbers.
@@ -81,8 +81,8 @@ func statusLine(s client.Slot, now time.Time, numbers bool) string {
 	case s.Up:
 		b.WriteString("up (pid " + strconv.Itoa(s.PID) + ") " + secondsBetween(s.Since, now) + " seconds")
 		other = "down"
-	case s.Started:
-		b.WriteString("down (" + endText(max(s.ExitCode, 0), s.Signal, numbers) + ") " + secondsBetween(s.Since, now) + " seconds")
+	case s.EverStarted:
+		b.WriteString("down (" + exitText(max(s.ExitCode, 0), s.Signal, numbers) + ") " + secondsBetween(s.Since, now) + " seconds")
 	default:
 		b.WriteString("down (not started yet) ")
 	}
@@ -99,8 +99,8 @@ func appendIf(b *strings.Builder, is bool, text string) {
 	}
 }
 
-// endText describes the end of a run. signal is 0 without a signal.
-func endText(exitCode, signal int, numbers bool) string {
+// exitText describes the end of a run. signal is 0 without a signal.
+func exitText(exitCode, signal int, numbers bool) string {
 	switch {
 	case signal == 0:
 		return "exitcode " + strconv.Itoa(exitCode)
@@ -117,15 +117,15 @@ func readySince(s client.Slot) time.Time {
 	return s.ReadySince
 }
 
-func hasEnded(s client.Slot) bool { return !s.Up && s.Started }
+func hasEnded(s client.Slot) bool { return !s.Up && s.EverStarted }
 
 // secondsBetween returns the number of whole seconds between two times; 0 if the clock was set back.
 func secondsBetween(since, now time.Time) string {
 	return strconv.FormatInt(int64(max(now.Sub(since), 0)/time.Second), 10)
 }
 
-// fields returns the values of all fields of s6-svstat -o, by name.
-func fields(s client.Slot, now time.Time) map[string]string {
+// statusValues returns the values of all fields of s6-svstat -o, by name.
+func statusValues(s client.Slot, now time.Time) map[string]string {
 	signalled, signal := hasEnded(s) && s.Signal != 0, "NA"
 	if signalled {
 		signal = signalName(s.Signal)
@@ -157,7 +157,7 @@ func numberText(n int, has bool) string {
 
 // statusFields returns the values of the named fields, with spaces between them.
 func statusFields(s client.Slot, names []string, now time.Time) string {
-	values, all := make([]string, len(names)), fields(s, now)
+	values, all := make([]string, len(names)), statusValues(s, now)
 	for i, name := range names {
 		values[i] = all[name]
 	}
@@ -170,10 +170,10 @@ func signalName(number int) string {
 	return cmp.Or(unix.SignalName(syscall.Signal(number)), "SIG"+strconv.Itoa(number))
 }
 
-// svdt prints the times and exits of the runs of a service, oldest first. -n limits the number of lines, and -s prints signals
+// runSvdt prints the times and exits of the runs of a service, oldest first. -n limits the number of lines, and -s prints signals
 // as numbers. Gateways have no such record; `hinit events` shows their exits.
-func svdt(c *Invocation, options []option) int {
-	most, numbers := formats.MaxTally, false
+func runSvdt(c *Invocation, options []option) int {
+	most, numbers := formats.MaxDeaths, false
 	for _, o := range options {
 		if o.letter != 'n' {
 			numbers = o.letter == 's'
@@ -186,11 +186,11 @@ func svdt(c *Invocation, options []option) int {
 	dir := c.Args[0]
 	tally, err := readTally(dir)
 	if err != nil {
-		return c.fatal(exitSystem, "unable to read death tally for service "+dir+": "+strerror(err))
+		return c.fatal(exitSystemError, "unable to read death tally for service "+dir+": "+strerror(err))
 	}
-	deaths := formats.Deaths(tally)
+	deaths := formats.ParseDeaths(tally)
 	for _, d := range deaths[max(0, len(deaths)-most):] {
-		if code := c.print(formats.TAI64N(d.At) + " " + endText(d.Code, d.Signal, numbers)); code != exitDone {
+		if code := c.print(formats.TAI64N(d.At) + " " + exitText(d.Code, d.Signal, numbers)); code != exitDone {
 			return code
 		}
 	}

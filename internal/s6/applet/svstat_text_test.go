@@ -13,17 +13,17 @@ import (
 
 var now = time.Date(2026, 11, 21, 0, 0, 30, 500_000_000, time.UTC)
 
-func ago(d time.Duration) time.Time { return now.Add(-d) }
+func nowMinus(d time.Duration) time.Time { return now.Add(-d) }
 
 func TestLineIsTheOneOfS6(t *testing.T) {
 	two := 2*time.Second + 300*time.Millisecond
-	down := client.Slot{Started: true, NormallyUp: true, Since: ago(two), ReadySince: ago(two)}
+	down := client.Slot{EverStarted: true, NormallyUp: true, Since: nowMinus(two), ReadySince: nowMinus(two)}
 	with := func(s client.Slot, change func(*client.Slot)) client.Slot { change(&s); return s }
-	up := client.Slot{Up: true, WantUp: true, NormallyUp: true, Started: true, PID: 31604, PGID: 31604, ExitCode: -1, Since: ago(two)}
+	up := client.Slot{Up: true, WantUp: true, NormallyUp: true, EverStarted: true, PID: 31604, PGID: 31604, ExitCode: -1, Since: nowMinus(two)}
 	for want, s := range map[string]client.Slot{
 		"up (pid 31604) 2 seconds":                  up,
 		"up (pid 31604) 2 seconds, normally down":   with(up, func(s *client.Slot) { s.NormallyUp = false }),
-		"up (pid 31604) 2 seconds, ready 1 seconds": with(up, func(s *client.Slot) { s.Ready, s.ReadySince = true, ago(time.Second) }),
+		"up (pid 31604) 2 seconds, ready 1 seconds": with(up, func(s *client.Slot) { s.Ready, s.ReadySince = true, nowMinus(time.Second) }),
 		"up (pid 31604) 2 seconds, paused":          with(up, func(s *client.Slot) { s.Paused = true }),
 		"up (pid 31604) 2 seconds, want down":       with(up, func(s *client.Slot) { s.WantUp = false }),
 		"up (pid 31604) 2 seconds, normally down, paused, want down, ready 2 seconds": with(up, func(s *client.Slot) {
@@ -38,9 +38,9 @@ func TestLineIsTheOneOfS6(t *testing.T) {
 		"down (signal SIGTERM) 2 seconds, normally up, ready 2 seconds":        with(down, func(s *client.Slot) { s.ExitCode, s.Signal = -1, 15 }),
 		"down (signal SIGABRT) 2 seconds, normally up, ready 2 seconds":        with(down, func(s *client.Slot) { s.ExitCode, s.Signal = -1, 6 }),
 		"down (not started yet) ":                                              {},
-		"down (not started yet) , normally up, want up":                        {NormallyUp: true, WantUp: true, Since: ago(two)},
+		"down (not started yet) , normally up, want up":                        {NormallyUp: true, WantUp: true, Since: nowMinus(two)},
 		"down (exitcode 0) 0 seconds, normally up, ready 0 seconds":            with(down, func(s *client.Slot) { s.Since, s.ReadySince = now.Add(time.Hour), time.Time{} }),
-		"down (signal SIG64) 2 seconds, normally up, want up, ready 1 seconds": with(down, func(s *client.Slot) { s.Signal, s.WantUp, s.ReadySince = 64, true, ago(time.Second) }),
+		"down (signal SIG64) 2 seconds, normally up, want up, ready 1 seconds": with(down, func(s *client.Slot) { s.Signal, s.WantUp, s.ReadySince = 64, true, nowMinus(time.Second) }),
 	} {
 		if got := statusLine(s, now, false); got != want {
 			t.Errorf("got  %q\nwant %q", got, want)
@@ -67,17 +67,17 @@ func TestFieldsAreThoseOfS6(t *testing.T) {
 	when := since.Add(2 * time.Second)
 	for want, s := range map[string]client.Slot{
 		"true true true false false 31604 -1 NA -1 @400000006b00e1271161a901 @400000006b00e12711381c0a 2 2 31604": {
-			Up: true, WantUp: true, NormallyUp: true, Started: true, PID: 31604, PGID: 31604, ExitCode: -1, Since: since, ReadySince: ready,
+			Up: true, WantUp: true, NormallyUp: true, EverStarted: true, PID: 31604, PGID: 31604, ExitCode: -1, Since: since, ReadySince: ready,
 		},
 		"false false true false false -1 0 NA -1 @400000006b00e1271161a901 @400000006b00e12711381c0a 2 2 -1": {
-			NormallyUp: true, Started: true, Since: since, ReadySince: ready,
+			NormallyUp: true, EverStarted: true, Since: since, ReadySince: ready,
 		},
 		"false true true false false -1 -1 SIGSEGV 11 @400000006b00e1271161a901 @400000006b00e1271161a901 2 2 -1": {
-			NormallyUp: true, WantUp: true, Started: true, Ready: true, Paused: true, ExitCode: -1, Signal: 11, PID: 5, PGID: 5, Since: since,
+			NormallyUp: true, WantUp: true, EverStarted: true, Ready: true, Paused: true, ExitCode: -1, Signal: 11, PID: 5, PGID: 5, Since: since,
 		},
 		"false false false false false -1 -1 NA -1 @400000006b00e1271161a901 @400000006b00e1271161a901 2 2 -1": {Since: since},
 		"true true true true false 31590 -1 NA -1 @400000006b00e1271161a901 @400000006b00e12711381c0a 2 2 31590": {
-			Up: true, WantUp: true, NormallyUp: true, Ready: true, Started: true, PID: 31590, PGID: 31590, ExitCode: 3, Signal: 9, Since: since, ReadySince: ready,
+			Up: true, WantUp: true, NormallyUp: true, Ready: true, EverStarted: true, PID: 31590, PGID: 31590, ExitCode: 3, Signal: 9, Since: since, ReadySince: ready,
 		},
 	} {
 		if got := statusFields(s, strings.Split(allFields, ","), when); got != want {
@@ -95,8 +95,8 @@ func FuzzBothKindsOfCallersUnderstandEveryStatus(f *testing.F) {
 	f.Fuzz(func(t *testing.T, up, started bool, bits uint8, pid, signal int, age int64) {
 		bit := func(n int) bool { return bits>>n&1 == 1 }
 		s := client.Slot{
-			Up: up, Started: started || up, WantUp: bit(0), NormallyUp: bit(1), Ready: bit(2) && up, Paused: bit(3), Finishing: bit(4) && !up,
-			PID: pid & 0x3fffff, Signal: signal & 63, ExitCode: -1, Since: ago(time.Duration(age)),
+			Up: up, EverStarted: started || up, WantUp: bit(0), NormallyUp: bit(1), Ready: bit(2) && up, Paused: bit(3), Finishing: bit(4) && !up,
+			PID: pid & 0x3fffff, Signal: signal & 63, ExitCode: -1, Since: nowMinus(time.Duration(age)),
 		}
 		line := statusLine(s, now, false)
 		if strings.ContainsAny(line, "\n\r") {

@@ -9,9 +9,9 @@ import (
 	"hinit/internal/s6/formats"
 )
 
-// tai64nlocal copies lines, and replaces a TAI64N label at the beginning of a line by the local time, or with -g by UTC. It
+// runTAI64NLocal copies lines, and replaces a TAI64N label at the beginning of a line by the local time, or with -g by UTC. It
 // writes all lines that it has read before it waits for more input.
-func tai64nlocal(c *Invocation, options []option) int {
+func runTAI64NLocal(c *Invocation, options []option) int {
 	greenwich := len(options) > 0
 	in := bufio.NewReaderSize(c.In, 1<<16)
 	out := bufio.NewWriterSize(c.Out, 1<<16)
@@ -32,14 +32,14 @@ func tai64nlocal(c *Invocation, options []option) int {
 		start = err == nil
 		if in.Buffered() == 0 || err != nil && !errors.Is(err, bufio.ErrBufferFull) {
 			if err := out.Flush(); err != nil {
-				return c.fatal(exitSystem, "unable to write to stdout: "+strerror(err))
+				return c.fatal(exitSystemError, "unable to write to stdout: "+strerror(err))
 			}
 		}
 		switch {
 		case errors.Is(err, io.EOF):
 			return exitDone
 		case err != nil && !errors.Is(err, bufio.ErrBufferFull):
-			return c.fatal(exitSystem, "unable to read from stdin: "+strerror(err))
+			return c.fatal(exitSystemError, "unable to read from stdin: "+strerror(err))
 		}
 	}
 }

@@ -17,10 +17,10 @@ const (
 	maxDepth = 16
 )
 
-// writtenByOthers searches a service directory for files that users other than root may have written. The result what describes
-// the first such file; "" without such a file. It checks all files, because programs also read files in the subdirectories env
-// and data. owned reports whether the directory itself belongs to root.
-func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
+// findWritableByOthers searches a service directory for files that users other than root may have written. The result what
+// describes the first such file; "" without such a file. It checks all files, because programs also read files in the
+// subdirectories env and data. owned reports whether the directory itself belongs to root.
+func findWritableByOthers(d *fsutil.Dir) (what string, owned bool) {
 	info, err := d.Lstat("")
 	if err != nil {
 		return err.Error(), false
@@ -41,12 +41,12 @@ func writtenByOthers(d *fsutil.Dir) (what string, owned bool) {
 		return "run is no file", true
 	}
 	left := maxFiles
-	return writtenByOthersIn(d, "", 0, &left), true
+	return findWritableByOthersIn(d, "", 0, &left), true
 }
 
-// writtenByOthersIn describes a file in the directory rel that a user other than root can write, or returns "". left is the
+// findWritableByOthersIn describes a file in the directory rel that a user other than root can write, or returns "". left is the
 // number of files that may still be examined.
-func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
+func findWritableByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 	if depth > maxDepth {
 		return fmt.Sprintf("%s lies deeper than %d directories", rel, maxDepth)
 	}
@@ -77,7 +77,7 @@ func writtenByOthersIn(d *fsutil.Dir, rel string, depth int, left *int) string {
 			return name + " " + why
 		}
 		if info.IsDir() {
-			if what := writtenByOthersIn(d, name, depth+1, left); what != "" {
+			if what := findWritableByOthersIn(d, name, depth+1, left); what != "" {
 				return what
 			}
 		}

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	loggerTime = 5 * time.Second        // how long a logger may take to end after its service
-	loggerPoll = 100 * time.Millisecond // time between two checks whether the logger has ended
+	loggerEndTimeout   = 5 * time.Second        // how long a logger may take to end after its service
+	loggerPollInterval = 100 * time.Millisecond // time between two checks whether the logger has ended
 )
 
 // Supervisor is the part of PID 1 that a Service needs.
@@ -37,8 +37,8 @@ type Supervisor interface {
 // Scanner is the part of a scandir.Scanner that a Service needs.
 type Scanner interface {
 	Supervisor
-	// Publish shows the present state of the scanner to readers in other goroutines.
-	Publish()
+	// PublishState shows the present state of the scanner to readers in other goroutines.
+	PublishState()
 	Watch(path string)
 	Unwatch(path string)
 	// CheckAfter makes the scanner check all directories after the time d.
@@ -59,8 +59,8 @@ type Service struct {
 	Write     *os.File
 	Leaving   bool // the directory is gone, but the service has not ended
 	Forgotten bool `reexec:"-"` // the service of a removed directory has ended, and the supervisor has forgotten it
-	// LoggerEnds is the time at which a logger without its service is removed even if it runs; zero otherwise.
-	LoggerEnds time.Time `reexec:"-"`
+	// LoggerDeadline is the time at which a logger without its service is removed even if it runs; zero otherwise.
+	LoggerDeadline time.Time `reexec:"-"`
 
 	scanner Scanner `reexec:"-"`
 }
@@ -80,7 +80,7 @@ func (s *Service) Copy() *Service {
 }
 
 // HasEnded reports whether the service and its logger have ended and are forgotten.
-func (s *Service) HasEnded() bool { return s.Forgotten && s.LoggerEnds.IsZero() }
+func (s *Service) HasEnded() bool { return s.Forgotten && s.LoggerDeadline.IsZero() }
 
 // Close closes all files of the service.
 func (s *Service) Close() {
@@ -104,7 +104,7 @@ func (s *Service) closePipe() {
 }
 
 // OpenDirectory opens the directory at path for the service. link means that path is a symbolic link. If an older service of
-// this name has not ended, the new service takes over its pipe. Call Supervise next.
+// this name has not ended, the new service takes over its pipe. Call Register next.
 func (s *Service) OpenDirectory(path string, link bool) error {
 	main, err := s.open(path, link)
 	if err != nil {
@@ -119,14 +119,15 @@ func (s *Service) OpenDirectory(path string, link bool) error {
 	return nil
 }
 
-// Supervise registers the service with the supervisor.
-func (s *Service) Supervise() {
+// Register registers the service with the supervisor.
+func (s *Service) Register() {
 	s.scanner.Watch(s.Main.Path)
-	s.superviseAll()
+	s.registerAll()
 }
 
-// Refresh reads the definitions again and repeats the ownership check. Changes take effect at the next start of the service.
-func (s *Service) Refresh() {
+// RereadDefinitions reads the definitions again and repeats the ownership check. Changes take effect at the next start of the
+// service.
+func (s *Service) RereadDefinitions() {
 	if s.Leaving || s.Forgotten || s.Main.dir == nil {
 		return
 	}
@@ -138,22 +139,22 @@ func (s *Service) Refresh() {
 	if next := s.recheckOwner(&s.Main); next != nil {
 		s.Main = *next
 	}
-	s.superviseAll()
+	s.registerAll()
 }
 
-// superviseAll registers the service and its logger with their present definitions.
-func (s *Service) superviseAll() {
+// registerAll registers the service and its logger with their present definitions.
+func (s *Service) registerAll() {
 	def := formats.ReadDefinition(s.Main.dir)
 	had := s.LoggerDir
 	if def.Logger {
 		s.defineLogger()
 	}
 	if s.Main.unregistered || had != s.LoggerDir || !reflect.DeepEqual(def, s.Main.Definition) {
-		s.supervise(s.Name, &s.Main, def)
+		s.register(s.Name, &s.Main, def)
 	}
 	if !def.Logger && s.LoggerDir != nil {
 		s.dropLogger()
-		s.scanner.Publish()
+		s.scanner.PublishState()
 	}
 }
 
@@ -182,14 +183,14 @@ func (s *Service) defineLogger() {
 	}
 	s.LoggerDir = logs
 	if def := formats.ReadDefinition(logs.dir); logs.unregistered || !reflect.DeepEqual(def, logs.Definition) {
-		s.supervise(s.LoggerName(), logs, def)
+		s.register(s.LoggerName(), logs, def)
 	}
 }
 
-// supervise registers a service or logger with the supervisor. It publishes the state first, because a re-execution must hand
+// register registers a service or logger with the supervisor. It publishes the state first, because a re-execution must hand
 // over each directory that the supervisor knows. After a failed start and a repair of the definition, the service starts at
 // once.
-func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
+func (s *Service) register(name string, p *Directory, def formats.Definition) {
 	s.reportProblems(name, p, def)
 	repaired := p.Definition.Broken != "" && def.Broken == ""
 	p.Definition, p.unregistered = def, false
@@ -204,7 +205,7 @@ func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
 	if def.Down {
 		want = supervisor.WantDown
 	}
-	s.scanner.Publish()
+	s.scanner.PublishState()
 	ctx, _ := s.scanner.Agent()
 	if err := s.scanner.Register(ctx, u, want); err != nil {
 		s.scanner.Say("cannot supervise %s: %v", name, err)
@@ -212,7 +213,7 @@ func (s *Service) supervise(name string, p *Directory, def formats.Definition) {
 	}
 	v := s.scanner.Snapshot().Find(name)
 	if repaired && v != nil && v.Want == supervisor.WantUp && v.State == supervisor.Backoff && v.LastExit != nil && v.LastExit.Cause == supervisor.CauseSpawn {
-		_ = s.do(supervisor.Start{Name: name}) // otherwise the service starts after its restart delay
+		_ = s.sendEvent(supervisor.Start{Name: name}) // otherwise the service starts after its restart delay
 	}
 }
 
@@ -232,7 +233,7 @@ func (s *Service) reportProblems(name string, p *Directory, def formats.Definiti
 	p.Complaint = text
 }
 
-func (s *Service) do(e supervisor.Event) error {
+func (s *Service) sendEvent(e supervisor.Event) error {
 	ctx, _ := s.scanner.Agent()
 	return s.scanner.Do(ctx, e)
 }
@@ -243,7 +244,7 @@ func (s *Service) BeginRemoval() {
 	s.Leaving = true
 	s.Main.closeDir()
 	s.scanner.Unwatch(s.Main.Path) // usually the kernel has removed the watch with the directory
-	if err := s.do(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
+	if err := s.sendEvent(supervisor.Remove{Name: s.Name}); errors.Is(err, supervisor.ErrUnknown) {
 		s.releaseRemoved()
 	}
 }
@@ -253,7 +254,7 @@ func (s *Service) releaseRemoved() {
 	s.dropLogger()
 	s.Main.close()
 	s.Leaving, s.Forgotten = false, true
-	s.scanner.Publish()
+	s.scanner.PublishState()
 }
 
 // dropLogger lets the logger read its input to the end, without another start.
@@ -261,12 +262,12 @@ func (s *Service) dropLogger() {
 	if s.LoggerDir == nil {
 		return
 	}
-	_ = s.do(supervisor.StayDown{Name: s.LoggerName()})
+	_ = s.sendEvent(supervisor.StayDown{Name: s.LoggerName()})
 	s.scanner.Unwatch(s.LoggerDir.Path) // the watch still exists if only the outer directory was moved
 	s.closePipe()
 	s.LoggerDir.close()
 	s.LoggerDir = nil
-	s.LoggerEnds = time.Now().Add(loggerTime)
+	s.LoggerDeadline = time.Now().Add(loggerEndTimeout)
 	s.endLogger()
 }
 
@@ -274,26 +275,26 @@ func (s *Service) dropLogger() {
 // another check.
 func (s *Service) endLogger() {
 	if s.LoggerDir != nil { // a new logger has replaced this one
-		s.LoggerEnds = time.Time{}
+		s.LoggerDeadline = time.Time{}
 		return
 	}
 	v := s.scanner.Snapshot().Find(s.LoggerName())
 	down := v == nil || v.PID == 0 && v.State == supervisor.Down
-	if !down && time.Now().Before(s.LoggerEnds) {
-		s.scanner.CheckAfter(loggerPoll)
+	if !down && time.Now().Before(s.LoggerDeadline) {
+		s.scanner.CheckAfter(loggerPollInterval)
 		return
 	}
-	s.LoggerEnds = time.Time{}
-	_ = s.do(supervisor.Remove{Name: s.LoggerName()})
+	s.LoggerDeadline = time.Time{}
+	_ = s.sendEvent(supervisor.Remove{Name: s.LoggerName()})
 }
 
-// RepairLost repeats the work of calls of Observe that were lost with records of the supervisor. It releases a removed service
-// that the supervisor no longer knows. It also removes a logger that has ended or whose time is over.
-func (s *Service) RepairLost() {
+// HandleLostRecords repeats the work of calls of Observe that were lost with records of the supervisor. It releases a removed
+// service that the supervisor no longer knows. It also removes a logger that has ended or whose time is over.
+func (s *Service) HandleLostRecords() {
 	if s.Leaving && s.scanner.Snapshot().Find(s.Name) == nil {
 		s.releaseRemoved()
 	}
-	if !s.LoggerEnds.IsZero() {
+	if !s.LoggerDeadline.IsZero() {
 		s.endLogger()
 	}
 }
@@ -304,7 +305,7 @@ func (s *Service) Observe(r supervisor.Record) {
 	case r.Dropped && r.Service == s.Name && s.Leaving:
 		s.releaseRemoved()
 	case r.Exit != nil && !s.Forgotten:
-		s.Refresh() // refresh first, because the directory may no longer belong to root
+		s.RereadDefinitions() // refresh first, because the directory may no longer belong to root
 		s.countDeath(r)
 	}
 }
@@ -344,12 +345,12 @@ func (s *Service) TakeOver(link bool) {
 	}
 }
 
-// Adopt connects a service from a re-execution with its new scanner. Call TakeOver next.
-func (s *Service) Adopt(scanner Scanner) { s.scanner = scanner }
+// SetScanner connects a service from a re-execution with its new scanner. Call TakeOver next.
+func (s *Service) SetScanner(scanner Scanner) { s.scanner = scanner }
 
 const (
 	restartDelay          = time.Second // time from the end of a run and of its finish program to the next run
-	spawnRetry            = time.Minute // time from a failed start to the next attempt
+	spawnRetryDelay       = time.Minute // time from a failed start to the next attempt
 	immediateRestartAfter = time.Second // a run that was ready for this time is restarted at once
 	finishCodeNoRestart   = 125         // exit code of a finish program that means no restart
 )
@@ -365,7 +366,7 @@ func (s *Service) unit(name string, p *Directory) supervisor.Unit {
 	spec.Argv, spec.Dir, spec.DirIsFD = []string{"./" + formats.RunFile, name}, dir, p.Pin != nil
 	policy := supervisor.Policy{
 		Backoff:    backoff.Policy{Initial: restartDelay, Max: restartDelay, Factor: 1},
-		SpawnRetry: spawnRetry,
+		SpawnRetry: spawnRetryDelay,
 		StopSignal: def.DownSignal, Grace: def.KillTimeout, KillNever: def.KillTimeout == 0, KillScope: supervisor.ScopeMain, LeaveDescendants: true,
 		RunsFinish: true, FinishTimeout: def.FinishTimeout, PermanentFinishCodes: []int{finishCodeNoRestart},
 		ReportsReadiness: def.NotifyFD != 0,

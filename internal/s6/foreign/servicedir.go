@@ -53,8 +53,8 @@ func (s *Service) open(path string, link bool) (*Directory, error) {
 	_, agent := s.scanner.Agent()
 	p := &Directory{Path: path, isSymlink: link, unregistered: true}
 	var err error
-	if !link && agent.Switches() {
-		p.dir, p.ID, p.Pin, err = s.openIfRootsAlone(path)
+	if !link && agent.SwitchesIdentity() {
+		p.dir, p.ID, p.Pin, err = s.openIfRootOwned(path)
 	}
 	p.Root = p.dir != nil
 	if !p.Root && err == nil {
@@ -95,15 +95,15 @@ func (p *Directory) checkLogger(logs *Directory) error {
 	return err
 }
 
-// openIfRootsAlone opens a service directory and its pin if only root can have written to the directory, so that its service
+// openIfRootOwned opens a service directory and its pin if only root can have written to the directory, so that its service
 // may run as root. The service runs from the pin, an open directory that no other directory can replace. For any other
 // directory it returns nil.
-func (s *Service) openIfRootsAlone(path string) (*fsutil.Dir, fsutil.ID, *os.File, error) {
-	d, id, err := Open(path, false, fsutil.Self().Limited(blocking.Foreign))
+func (s *Service) openIfRootOwned(path string) (*fsutil.Dir, fsutil.ID, *os.File, error) {
+	d, id, err := Open(path, false, fsutil.ProcessActor().WithPool(blocking.Foreign))
 	if err != nil {
 		return nil, fsutil.ID{}, nil, err
 	}
-	if what, owned := writtenByOthers(d); what != "" {
+	if what, owned := findWritableByOthers(d); what != "" {
 		if owned {
 			s.scanner.Say("%s: it is not run as root, because %s; only a directory that root alone can write is", path, what)
 		}
@@ -124,10 +124,10 @@ func (s *Service) openIfRootsAlone(path string) (*fsutil.Dir, fsutil.ID, *os.Fil
 // recheckOwner repeats the ownership check of a directory. If its service must now run as another user, it closes p and returns
 // a new Directory. Otherwise it returns nil.
 func (s *Service) recheckOwner(p *Directory) *Directory {
-	if _, agent := s.scanner.Agent(); p.dir == nil || p.isSymlink || !agent.Switches() {
+	if _, agent := s.scanner.Agent(); p.dir == nil || p.isSymlink || !agent.SwitchesIdentity() {
 		return nil
 	}
-	what, _ := writtenByOthers(p.dir)
+	what, _ := findWritableByOthers(p.dir)
 	if (what == "") == p.Root {
 		return nil
 	}
@@ -150,7 +150,7 @@ func (s *Service) recheckOwner(p *Directory) *Directory {
 // directory. A symbolic link may have a new target.
 func (p *Directory) reopen(link bool, agent *fsutil.Actor) {
 	if p.Root {
-		agent = fsutil.Self().Limited(blocking.Foreign)
+		agent = fsutil.ProcessActor().WithPool(blocking.Foreign)
 	}
 	dir, id, err := Open(p.Path, link, agent)
 	switch {

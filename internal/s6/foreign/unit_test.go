@@ -11,16 +11,16 @@ import (
 	"hinit/supervisor"
 )
 
-type identities struct{ Scanner }
+type fakeScanner struct{ Scanner }
 
-func (identities) ForeignSpec(bool) proc.Spec { return proc.Spec{} }
+func (fakeScanner) ForeignSpec(bool) proc.Spec { return proc.Spec{} }
 
 func TestAUnitOfRootIsRunFromItsDirectoryAsLongAsThereIsTheUnit(t *testing.T) {
 	path, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(identities{}, "foo")
+	s := New(fakeScanner{}, "foo")
 	begin := func() (supervisor.Unit, os.FileInfo) {
 		dir, err := fsutil.OpenNoLink(path, nil)
 		if err != nil {

@@ -14,8 +14,8 @@ func Exports(script []byte) (set map[string]string, unclear []string) {
 	dark := make(map[string]bool)
 	text := string(script)
 	for text != "" {
-		rest, found := afterWord(text, "export")
-		if _, last := afterWord(text, "exec"); last {
+		rest, found := cutWord(text, "export")
+		if _, last := cutWord(text, "exec"); last {
 			break
 		}
 		for found {
@@ -42,7 +42,7 @@ func Exports(script []byte) (set map[string]string, unclear []string) {
 	return set, slices.Sorted(maps.Keys(dark))
 }
 
-func afterWord(text, word string) (rest string, found bool) {
+func cutWord(text, word string) (rest string, found bool) {
 	rest, found = strings.CutPrefix(text, word)
 	return rest, found && rest != "" && (rest[0] == ' ' || rest[0] == '\t')
 }

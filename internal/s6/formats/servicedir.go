@@ -27,13 +27,13 @@ const (
 	downSignalFile    = "down-signal"
 	reloadSignalFile  = "reload-signal"
 	notifyFile        = "notification-fd"
-	tallyLimitFile    = "max-death-tally"
+	maxDeathTallyFile = "max-death-tally"
 )
 
 // IsDefinitionFile reports whether a file with this name in a service directory is part of the service's definition.
 func IsDefinitionFile(name string) bool {
 	return slices.Contains([]string{
-		RunFile, FinishFile, DownFile, LogDir, killGroupFile, finishTimeoutFile, killTimeoutFile, downSignalFile, reloadSignalFile, notifyFile, tallyLimitFile,
+		RunFile, FinishFile, DownFile, LogDir, killGroupFile, finishTimeoutFile, killTimeoutFile, downSignalFile, reloadSignalFile, notifyFile, maxDeathTallyFile,
 	}, name)
 }
 
@@ -74,7 +74,7 @@ type Definition struct {
 // ReadDefinition reads the settings in a service directory. It never fails: an unreadable or invalid file causes a warning, and
 // without an executable run file the field Broken says why.
 func ReadDefinition(dir Files) Definition {
-	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, MaxDeaths: defaultTally}
+	d := Definition{FinishTimeout: defaultFinishTimeout, DownSignal: 15, ReloadSignal: 1, MaxDeaths: defaultMaxDeaths}
 	d.Broken = whyUnrunnable(dir)
 	d.Down = exists(dir, DownFile)
 	d.KillGroup = exists(dir, killGroupFile)
@@ -89,9 +89,9 @@ func ReadDefinition(dir Files) Definition {
 		fd, err := strconv.Atoi(text)
 		return fd, err == nil && fd >= 1 && fd <= maxNotifyFD
 	}, "not a descriptor from 1 to "+strconv.Itoa(maxNotifyFD))
-	parseSetting(&d, dir, tallyLimitFile, &d.MaxDeaths, func(text string) (int, bool) {
+	parseSetting(&d, dir, maxDeathTallyFile, &d.MaxDeaths, func(text string) (int, bool) {
 		n, err := strconv.Atoi(text)
-		return min(n, MaxTally), err == nil && n >= 0
+		return min(n, MaxDeaths), err == nil && n >= 0
 	}, "not a number of deaths")
 	return d
 }

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-type files map[string]string
+type fakeFiles map[string]string
 
-func (f files) Lstat(name string) (fs.FileInfo, error) {
+func (f fakeFiles) Lstat(name string) (fs.FileInfo, error) {
 	m := fstest.MapFS{}
 	for name, text := range f {
 		if dir, isDir := strings.CutSuffix(name, "/"); isDir {
@@ -24,7 +24,7 @@ func (f files) Lstat(name string) (fs.FileInfo, error) {
 	return m.Stat(name)
 }
 
-func (f files) ReadFile(name string, max int64) ([]byte, error) {
+func (f fakeFiles) ReadFile(name string, max int64) ([]byte, error) {
 	text, there := f[name]
 	switch {
 	case !there:
@@ -37,13 +37,13 @@ func (f files) ReadFile(name string, max int64) ([]byte, error) {
 
 func TestAServiceDirectoryWithoutFurtherFilesHasTheDefaultsOfS6(t *testing.T) {
 	want := Definition{FinishTimeout: 5 * time.Second, DownSignal: 15, ReloadSignal: 1, MaxDeaths: 100}
-	if got := ReadDefinition(files{"run": ""}); !reflect.DeepEqual(got, want) {
+	if got := ReadDefinition(fakeFiles{"run": ""}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
 }
 
 func TestAServiceDirectoryIsReadAsItIsWritten(t *testing.T) {
-	got := ReadDefinition(files{
+	got := ReadDefinition(fakeFiles{
 		"run": "", "finish": "", "down": "", "log/": "", "type": "longrun\n", "flag-timeout-killpg": "",
 		"timeout-finish": "0\n", "timeout-kill": "2500\nmore\n", "down-signal": "SIGINT\n", "reload-signal": "12", "notification-fd": "3\n",
 		"max-death-tally": "5000\n",
@@ -58,7 +58,7 @@ func TestAServiceDirectoryIsReadAsItIsWritten(t *testing.T) {
 }
 
 func TestWhatCantBeUnderstoodIsToldAndHasNoEffect(t *testing.T) {
-	got := ReadDefinition(files{
+	got := ReadDefinition(fakeFiles{
 		"run": "", "timeout-finish": "soon", "timeout-kill": "-1", "down-signal": "SIGNIFICANT", "reload-signal": "",
 		"notification-fd": "0", "log": "a file", "max-death-tally": "many",
 	})
@@ -69,13 +69,13 @@ func TestWhatCantBeUnderstoodIsToldAndHasNoEffect(t *testing.T) {
 	if want := (Definition{FinishTimeout: 5 * time.Second, DownSignal: 15, ReloadSignal: 1, MaxDeaths: 100}); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	if got := ReadDefinition(files{"run": "", "timeout-kill": strings.Repeat("1", 1<<20)}); len(got.Warnings) != 1 {
+	if got := ReadDefinition(fakeFiles{"run": "", "timeout-kill": strings.Repeat("1", 1<<20)}); len(got.Warnings) != 1 {
 		t.Errorf("a megabyte of digits: %q, want a warning", got.Warnings)
 	}
 }
 
 func TestADirectoryWithoutAProgramIsBroken(t *testing.T) {
-	for name, dir := range map[string]files{"no run": {}, "no file": {"run/": ""}} {
+	for name, dir := range map[string]fakeFiles{"no run": {}, "no file": {"run/": ""}} {
 		if got := ReadDefinition(dir); got.Broken == "" {
 			t.Errorf("%s: %+v is not broken", name, got)
 		}
@@ -87,11 +87,11 @@ func FuzzReadDefinition(f *testing.F) {
 	f.Add("", "5000\n", "0", "SIGTERM", "HUP\n", "3\n")
 	f.Add("#!/bin/sh", "-1", "99999999999999999999", "65", "", "2147483648")
 	f.Fuzz(func(t *testing.T, run, finish, kill, down, reload, fd string) {
-		d := ReadDefinition(files{
+		d := ReadDefinition(fakeFiles{
 			"run": run, "timeout-finish": finish, "timeout-kill": kill, "down-signal": down, "reload-signal": reload, "notification-fd": fd,
 		})
 		if d.Broken != "" || d.FinishTimeout < 0 || d.KillTimeout < 0 || d.NotifyFD < 0 || d.NotifyFD > maxNotifyFD ||
-			d.DownSignal < 1 || d.DownSignal > lastSignal || d.ReloadSignal < 1 || d.ReloadSignal > lastSignal {
+			d.DownSignal < 1 || d.DownSignal > maxSignal || d.ReloadSignal < 1 || d.ReloadSignal > maxSignal {
 			t.Errorf("%q %q %q %q %q: %+v", finish, kill, down, reload, fd, d)
 		}
 	})

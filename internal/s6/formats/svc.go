@@ -35,12 +35,12 @@ func ParseMilliseconds(text string) (time.Duration, bool) {
 
 var signalSynonyms = map[string]int{"IOT": 6, "CLD": 17, "POLL": 29}
 
-const lastSignal = 64
+const maxSignal = 64
 
 // ParseSignal parses a signal: a number, or a name in upper or lower case, with or without "SIG".
 func ParseSignal(text string) (number int, ok bool) {
 	if n, err := strconv.Atoi(text); err == nil {
-		return n, n > 0 && n <= lastSignal
+		return n, n > 0 && n <= maxSignal
 	}
 	name := strings.TrimPrefix(strings.ToUpper(text), "SIG")
 	number = cmp.Or(int(unix.SignalNum("SIG"+name)), signalSynonyms[name])

@@ -15,7 +15,7 @@ func TestDeathsAreCountedAsS6CountsThem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deaths := formats.Deaths(append(raw, 1, 2, 3))
+	deaths := formats.ParseDeaths(append(raw, 1, 2, 3))
 	if len(deaths) != 3 || deaths[0].Code != 3 || deaths[0].Signal != 0 || deaths[1].Signal != 9 || deaths[1].Code != 137 {
 		t.Fatalf("deaths %+v", deaths)
 	}
@@ -32,13 +32,13 @@ func TestDeathsAreCountedAsS6CountsThem(t *testing.T) {
 	for range 5 {
 		tally = formats.AddDeath(tally, time.Unix(1e9, 5), 7, 0, 2)
 	}
-	if got := formats.Deaths(tally); len(got) != 2 || got[1].Code != 7 {
+	if got := formats.ParseDeaths(tally); len(got) != 2 || got[1].Code != 7 {
 		t.Errorf("of many deaths the last two are %+v", got)
 	}
 	if got := formats.AddDeath(tally, time.Unix(1e9, 5), 7, 0, 0); len(got) != 0 {
 		t.Errorf("with no room, %d bytes", len(got))
 	}
-	if got := formats.Deaths(make([]byte, 50)); got != nil {
+	if got := formats.ParseDeaths(make([]byte, 50)); got != nil {
 		t.Errorf("garbage is %v", got)
 	}
 }

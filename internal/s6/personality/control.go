@@ -18,9 +18,9 @@ import (
 	"hinit/supervisor"
 )
 
-// intentTime is how long a command to a slot waits for the record of the operator's intent on the data volume. After this time,
-// hinit only confirms the receipt of the command. s6 promises no more (contract of s6, section 1).
-const intentTime = 2 * time.Second
+// intentTimeout is how long a command to a slot waits for the record of the operator's intent on the data volume. After this
+// time, hinit only confirms the receipt of the command. s6 promises no more (contract of s6, section 1).
+const intentTimeout = 2 * time.Second
 
 // Slots implements control.Slots. It returns nil if the scan directory doesn't answer before ctx ends.
 func (s *S6) Slots(ctx context.Context) []client.Slot {
@@ -33,7 +33,7 @@ func (s *S6) Slots(ctx context.Context) []client.Slot {
 		}
 		for _, slot := range s.Scanner.Slots() {
 			if v := services[slot.Name]; v != nil || slot.IsFixed() { // a slot whose service is not registered isn't shown
-				out = append(out, s.viewSlot(slot, v))
+				out = append(out, s.clientSlot(slot, v))
 			}
 		}
 		return nil
@@ -56,7 +56,7 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 		if v == nil && !slot.IsFixed() {
 			return &client.Error{Kind: client.KindUnknown, Message: fmt.Sprintf("%s is not supervised", slot.Name)}
 		}
-		out = s.viewSlot(slot, v)
+		out = s.clientSlot(slot, v)
 		return nil
 	})
 	if err != nil {
@@ -65,21 +65,21 @@ func (s *S6) Slot(ctx context.Context, dir string) (client.Slot, error) {
 	return out, nil
 }
 
-// viewSlot returns a slot in the form for the programs of s6. A fixed slot has no service, so hinit appears as its process.
-func (s *S6) viewSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
+// clientSlot returns a slot in the form for the programs of s6. A fixed slot has no service, so hinit appears as its process.
+func (s *S6) clientSlot(slot *scandir.Slot, v *supervisor.Service) client.Slot {
 	if slot.IsFixed() {
 		v = &supervisor.Service{Name: slot.Name, Want: supervisor.WantUp, Started: true, Run: 1, PID: os.Getpid(), ProcessSince: s.startedAt}
 	}
-	return viewOf(v, slot.Dir, slot.NormallyUp())
+	return clientSlotOfService(v, slot.Dir, slot.NormallyUp())
 }
 
-// viewOf returns a service in the form for the programs of s6. A parked or failed service won't start again by itself, so it
-// appears as wanted down.
-func viewOf(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
+// clientSlotOfService returns a service in the form for the programs of s6. A parked or failed service won't start again by
+// itself, so it appears as wanted down.
+func clientSlotOfService(v *supervisor.Service, dir string, normallyUp bool) client.Slot {
 	s := client.Slot{
-		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, Started: v.Started, Notifies: v.ReportsReadiness,
-		WantUp:    v.Want == supervisor.WantUp && !v.StaysDown,
-		Permanent: v.StaysDown, Run: v.Run, PID: v.PID, PGID: v.PID, ExitCode: -1,
+		Name: v.Name, Dir: dir, NormallyUp: normallyUp, Up: v.PID != 0, EverStarted: v.Started, Notifies: v.ReportsReadiness,
+		WantUp:           v.Want == supervisor.WantUp && !v.StaysDown,
+		PermanentFailure: v.StaysDown, RunNumber: v.Run, PID: v.PID, PGID: v.PID, ExitCode: -1,
 		Since: v.ProcessSince.UTC(), ReadySince: v.ReadySince.UTC(),
 	}
 	if s.Up {
@@ -178,10 +178,10 @@ func (s *S6) carryOutLetter(ctx context.Context, slot *scandir.Slot, letter byte
 	return s.host.Do(ctx, supervisor.SignalMain{Name: name, Signal: signal, Group: group})
 }
 
-// recordIntent carries out an order that changes one of hinit's services, and records the operator's intent. After intentTime
+// recordIntent carries out an order that changes one of hinit's services, and records the operator's intent. After intentTimeout
 // it prints a message and returns nil, and the intent is recorded later.
 func (s *S6) recordIntent(ctx context.Context, verb client.Verb, name string) error {
-	patience, cancel := context.WithTimeout(ctx, intentTime)
+	patience, cancel := context.WithTimeout(ctx, intentTimeout)
 	defer cancel()
 	err := s.host.Command(patience, verb, name)
 	if patience.Err() == nil || ctx.Err() != nil {

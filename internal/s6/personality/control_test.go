@@ -22,16 +22,16 @@ import (
 
 // host is a PID 1 that records its calls. Every registered service is up.
 type host struct {
-	mu       sync.Mutex
-	services []*supervisor.Service
-	asked    []string
-	slow     chan struct{}
+	mu          sync.Mutex
+	services    []*supervisor.Service
+	calls       []string
+	commandGate chan struct{}
 }
 
-func (h *host) note(format string, args ...any) error {
+func (h *host) recordCall(format string, args ...any) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.asked = append(h.asked, fmt.Sprintf(format, args...))
+	h.calls = append(h.calls, fmt.Sprintf(format, args...))
 	return nil
 }
 
@@ -42,7 +42,7 @@ func (h *host) Register(_ context.Context, u supervisor.Unit, _ supervisor.Want)
 	return nil
 }
 
-func (h *host) Do(_ context.Context, e supervisor.Event) error { return h.note("%T", e) }
+func (h *host) Do(_ context.Context, e supervisor.Event) error { return h.recordCall("%T", e) }
 
 func (h *host) Snapshot() *supervisor.Snapshot {
 	h.mu.Lock()
@@ -51,20 +51,20 @@ func (h *host) Snapshot() *supervisor.Snapshot {
 }
 
 func (h *host) Command(ctx context.Context, verb client.Verb, name string) error {
-	if h.slow != nil {
+	if h.commandGate != nil {
 		select {
-		case <-h.slow:
+		case <-h.commandGate:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	return h.note("%s %s", verb, name)
+	return h.recordCall("%s %s", verb, name)
 }
 
 func (h *host) CheckMayStart(string) error { return nil }
 
-func (h *host) Say(format string, args ...any)      { _ = h.note("say "+format, args...) }
-func (h *host) Warn(format string, args ...any)     { _ = h.note("warn "+format, args...) }
+func (h *host) Say(format string, args ...any)      { _ = h.recordCall("say "+format, args...) }
+func (h *host) Warn(format string, args ...any)     { _ = h.recordCall("warn "+format, args...) }
 func (h *host) WhyReserved(string) string           { return "" }
 func (h *host) CheckCapacity() error                { return nil }
 func (h *host) SlotRemoved(context.Context, string) {}
@@ -73,21 +73,21 @@ func (h *host) ForeignSpec(bool) proc.Spec { return proc.Spec{Env: os.Environ()}
 
 func (h *host) SlotMade(context.Context, string, bool, map[string]string) error { return nil }
 
-func (h *host) take() string {
+func (h *host) takeCalls() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	asked := strings.Join(h.asked, ", ")
-	h.asked = nil
+	asked := strings.Join(h.calls, ", ")
+	h.calls = nil
 	return asked
 }
 
-// begin opens an S6 with a gateway, the slot of the container's CMD and a service of the agent.
-func begin(t *testing.T, h *host) (s *S6, scan string) {
+// openTestS6 opens an S6 with a gateway, the slot of the container's CMD and a service of the agent.
+func openTestS6(t *testing.T, h *host) (s *S6, scan string) {
 	t.Helper()
 	dir := t.TempDir()
 	scan = filepath.Join(dir, "run/service")
 	ctx, cancel := context.WithCancel(t.Context())
-	scanner, err := scandir.Open(ctx, h, scandir.Layout{Scan: scan, Base: filepath.Join(dir, "run/s6"), Agent: fsutil.Self()})
+	scanner, err := scandir.Open(ctx, h, scandir.Layout{ScanDir: scan, BaseDir: filepath.Join(dir, "run/s6"), Agent: fsutil.ProcessActor()})
 	if err != nil {
 		cancel()
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func begin(t *testing.T, h *host) (s *S6, scan string) {
 	s.Publish(ctx, registry.Slot{Name: "gateway-coder", Argv: []string{"true"}})
 	if err := errors.Join(
 		h.Register(ctx, supervisor.Unit{Name: "gateway-coder"}, supervisor.WantUp),
-		scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: "#!/bin/sh\n"}),
+		scanner.PublishFixed(ctx, registry.MainSlotName, scandir.Files{Run: "#!/bin/sh\n"}),
 		os.Mkdir(filepath.Join(scan, "foreign"), 0o755),
 		os.WriteFile(filepath.Join(scan, "foreign/run"), []byte("#!/bin/sh\n"), 0o755), //nolint:gosec // the file is a program
 		s.ControlScanner(ctx, "a"),
@@ -109,8 +109,8 @@ func begin(t *testing.T, h *host) (s *S6, scan string) {
 
 func TestCommandsReachWhoDoesThem(t *testing.T) {
 	h := &host{}
-	s, scan := begin(t, h)
-	h.take()
+	s, scan := openTestS6(t, h)
+	h.takeCalls()
 	for _, tt := range []struct{ slot, letters, want string }{
 		{"gateway-coder", "d", "stop gateway-coder"},
 		{"gateway-coder", "u", "start gateway-coder"},
@@ -121,12 +121,12 @@ func TestCommandsReachWhoDoesThem(t *testing.T) {
 		{"foreign", "u", "supervisor.Start"},
 		{"foreign", "t", "supervisor.SignalMain"},
 		{"foreign", "oOpch", "supervisor.RunOnce, supervisor.StayDown, supervisor.Pause, supervisor.Continue, supervisor.SignalMain"},
-		{registry.MainHermes, "d", ""},
+		{registry.MainSlotName, "d", ""},
 	} {
 		if err := s.SlotControl(t.Context(), filepath.Join(scan, tt.slot), tt.letters); err != nil {
 			t.Errorf("%s %s: %v", tt.letters, tt.slot, err)
 		}
-		if got := h.take(); got != tt.want {
+		if got := h.takeCalls(); got != tt.want {
 			t.Errorf("%s %s: asked for %q, want %q", tt.letters, tt.slot, got, tt.want)
 		}
 	}
@@ -140,19 +140,19 @@ func TestCommandsReachWhoDoesThem(t *testing.T) {
 	if err := s.SlotControl(t.Context(), filepath.Join(scan, "nobody"), "d"); !errors.As(err, &unknown) || unknown.Kind != client.KindUnknown {
 		t.Errorf("a directory that is no slot: %v", err)
 	}
-	if _ = h.take(); s.ControlScanner(t.Context(), "t") != nil || h.take() != "supervisor.Shutdown" {
+	if _ = h.takeCalls(); s.ControlScanner(t.Context(), "t") != nil || h.takeCalls() != "supervisor.Shutdown" {
 		t.Error("s6-svscanctl -t does not end the container")
 	}
 }
 
 func TestACommandIsTakenInAlthoughTheVolumeDoesNotAnswer(t *testing.T) {
-	h := &host{slow: make(chan struct{})}
-	s, scan := begin(t, h)
-	h.take()
+	h := &host{commandGate: make(chan struct{})}
+	s, scan := openTestS6(t, h)
+	h.takeCalls()
 	if err := s.SlotControl(t.Context(), filepath.Join(scan, "gateway-coder"), "d"); err != nil {
 		t.Errorf("the caller was told %v", err)
 	}
-	if got := h.take(); !strings.HasPrefix(got, "say gateway-coder: ") {
+	if got := h.takeCalls(); !strings.HasPrefix(got, "say gateway-coder: ") {
 		t.Errorf("the log has %q", got)
 	}
 }
@@ -161,14 +161,14 @@ func TestACommandIsTakenInAlthoughTheVolumeDoesNotAnswer(t *testing.T) {
 // warning to the status.
 func TestASlotThatIsMadeLaterWasWarnedAboutForEver(t *testing.T) {
 	h := &host{}
-	s, scan := begin(t, h)
+	s, scan := openTestS6(t, h)
 	inTheWay := filepath.Join(scan, "dashboard")
 	if err := os.WriteFile(inTheWay, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	h.take()
+	h.takeCalls()
 	s.Publish(t.Context(), registry.Slot{Name: "dashboard", Argv: []string{"true"}})
-	if said := h.take(); !strings.Contains(said, "say cannot make the slot of dashboard") || strings.Contains(said, "warn") {
+	if said := h.takeCalls(); !strings.Contains(said, "say cannot make the slot of dashboard") || strings.Contains(said, "warn") {
 		t.Errorf("about a slot that can't be made yet hinit says %q", said)
 	}
 	if err := errors.Join(os.Remove(inTheWay), s.ControlScanner(t.Context(), "a")); err != nil {
@@ -181,15 +181,15 @@ func TestASlotThatIsMadeLaterWasWarnedAboutForEver(t *testing.T) {
 
 func TestSlotsAreWhatTheSupervisorHas(t *testing.T) {
 	h := &host{}
-	s, scan := begin(t, h)
+	s, scan := openTestS6(t, h)
 	var names []string
 	for _, slot := range s.Slots(t.Context()) {
 		names = append(names, slot.Name)
 	}
-	if got := strings.Join(names, " "); got != "foreign gateway-coder "+registry.MainHermes {
+	if got := strings.Join(names, " "); got != "foreign gateway-coder "+registry.MainSlotName {
 		t.Errorf("slots %q", got)
 	}
-	if slot, err := s.Slot(t.Context(), filepath.Join(scan, registry.MainHermes)); err != nil || !slot.Up || slot.PID != os.Getpid() || slot.Since.Unix() != 1000 {
+	if slot, err := s.Slot(t.Context(), filepath.Join(scan, registry.MainSlotName)); err != nil || !slot.Up || slot.PID != os.Getpid() || slot.Since.Unix() != 1000 {
 		t.Errorf("the container's slot: %+v, %v", slot, err)
 	}
 	if slot, err := s.Slot(t.Context(), filepath.Join(scan, "gateway-coder/log")); err != nil || slot.Name != "gateway-coder/log" {
@@ -205,27 +205,27 @@ func TestASlotLooksAsTheServiceDoes(t *testing.T) {
 	}{
 		"up": {
 			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Run: 4, Ready: true, ReadySince: at, Started: true, ProcessSince: at},
-			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Run: 4, Started: true, ExitCode: -1, Since: at},
+			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, RunNumber: 4, EverStarted: true, ExitCode: -1, Since: at},
 		},
 		"up and ready": {
 			supervisor.Service{State: supervisor.Up, Want: supervisor.WantUp, PID: 9, Ready: true, ReportsReadiness: true, ReadySince: at, Started: true, ProcessSince: at},
-			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Ready: true, Notifies: true, Started: true, ExitCode: -1, Since: at, ReadySince: at},
+			client.Slot{Up: true, WantUp: true, PID: 9, PGID: 9, Ready: true, Notifies: true, EverStarted: true, ExitCode: -1, Since: at, ReadySince: at},
 		},
 		"told to end": {
 			supervisor.Service{State: supervisor.Stopping, Want: supervisor.WantDown, PID: 9, Started: true, ProcessSince: at, Paused: true},
-			client.Slot{Up: true, PID: 9, PGID: 9, Started: true, ExitCode: -1, Paused: true, Since: at},
+			client.Slot{Up: true, PID: 9, PGID: 9, EverStarted: true, ExitCode: -1, Paused: true, Since: at},
 		},
 		"finishing": {
 			supervisor.Service{State: supervisor.Finishing, Want: supervisor.WantUp, Started: true, ProcessSince: at, LastExit: &supervisor.Exit{Code: 1}},
-			client.Slot{WantUp: true, Finishing: true, Started: true, ExitCode: 1, Since: at},
+			client.Slot{WantUp: true, Finishing: true, EverStarted: true, ExitCode: 1, Since: at},
 		},
 		"parked": {
 			supervisor.Service{State: supervisor.Parked, Want: supervisor.WantUp, StaysDown: true, Started: true, ProcessSince: at, ReadySince: at, LastExit: &supervisor.Exit{Code: 78}},
-			client.Slot{Permanent: true, Started: true, ExitCode: 78, Since: at, ReadySince: at},
+			client.Slot{PermanentFailure: true, EverStarted: true, ExitCode: 78, Since: at, ReadySince: at},
 		},
 		"killed": {
 			supervisor.Service{State: supervisor.Backoff, Want: supervisor.WantUp, Started: true, ProcessSince: at, ReadySince: at, LastExit: &supervisor.Exit{Code: -1, Signal: 9}},
-			client.Slot{WantUp: true, Started: true, ExitCode: -1, Signal: 9, Since: at, ReadySince: at},
+			client.Slot{WantUp: true, EverStarted: true, ExitCode: -1, Signal: 9, Since: at, ReadySince: at},
 		},
 		"never started": {
 			supervisor.Service{State: supervisor.Down, Want: supervisor.WantDown, ProcessSince: at, ReadySince: at},
@@ -233,7 +233,7 @@ func TestASlotLooksAsTheServiceDoes(t *testing.T) {
 		},
 	} {
 		tt.want.Dir = "/run/service/x"
-		if got := viewOf(&tt.v, "/run/service/x", false); got != tt.want {
+		if got := clientSlotOfService(&tt.v, "/run/service/x", false); got != tt.want {
 			t.Errorf("%s:\n got %+v\nwant %+v", name, got, tt.want)
 		}
 	}

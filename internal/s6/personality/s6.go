@@ -56,9 +56,9 @@ type S6 struct {
 }
 
 func (w Settings) layout() scandir.Layout {
-	g := scandir.Layout{Scan: scandir.DefaultScan, Base: scandir.DefaultBase, Agent: w.Agent, Env: w.Env}
-	if dir := os.Getenv(scandir.ScanVariable); dir != "" {
-		g.Scan = filepath.Clean(dir)
+	g := scandir.Layout{ScanDir: scandir.DefaultScanDir, BaseDir: scandir.DefaultBaseDir, Agent: w.Agent, Env: w.Env}
+	if dir := os.Getenv(scandir.ScanDirVariable); dir != "" {
+		g.ScanDir = filepath.Clean(dir)
 	}
 	return g
 }
@@ -76,10 +76,10 @@ func (s *S6) Enqueue(d registry.Slot) { s.Scanner.Enqueue(d.Name, s.slotFiles(d)
 const (
 	// enableVar is the environment variable that turns the personality on or off in every image.
 	enableVar = "HINIT_S6"
-	// commandDir is the directory of the programs of s6 in an image that was made for s6.
-	commandDir = "/command"
-	// processName is the name of PID 1's process by which the agent's commands recognise s6.
-	processName = "s6-svscan"
+	// s6CommandDir is the directory of the programs of s6 in an image that was made for s6.
+	s6CommandDir = "/command"
+	// s6ProcessName is the name of PID 1's process by which the agent's commands recognise s6.
+	s6ProcessName = "s6-svscan"
 )
 
 // ActsAsS6 reports whether this init must act as s6. The variable HINIT_S6 decides. Without it, an init with PID 1 acts as s6
@@ -88,7 +88,7 @@ func ActsAsS6() bool {
 	if v, set := os.LookupEnv(enableVar); set && v != "" {
 		return config.IsTruthy(v)
 	}
-	info, err := stat(commandDir)
+	info, err := stat(s6CommandDir)
 	return err == nil && info.IsDir() && os.Getpid() == 1
 }
 
@@ -98,7 +98,7 @@ func stat(path string) (fs.FileInfo, error) {
 
 // AgentPath returns the PATH of all processes that this init starts as the agent's user. home is the agent's home directory.
 func AgentPath(home string) string {
-	path := agentuser.Path(os.Getenv("PATH"), home)
+	path := agentuser.AgentPath(os.Getenv("PATH"), home)
 	if ActsAsS6() {
 		path = withS6Commands(path)
 	}
@@ -108,7 +108,7 @@ func AgentPath(home string) string {
 // withS6Commands puts the directories of s6 at the front of PATH, if they are missing.
 func withS6Commands(path string) string {
 	dirs := filepath.SplitList(path)
-	for _, dir := range []string{"/bin", "/usr/bin", commandDir} {
+	for _, dir := range []string{"/bin", "/usr/bin", s6CommandDir} {
 		if !slices.Contains(dirs, dir) {
 			dirs = append([]string{dir}, dirs...)
 		}
@@ -146,12 +146,12 @@ func (w *Emulation) Open(ctx context.Context) error {
 		return fmt.Errorf("hinit does not answer as s6: %w", err)
 	}
 	// The name belongs to the whole process, not only to this thread (proc(5)).
-	if err := os.WriteFile("/proc/self/comm", []byte(processName), 0); err != nil {
-		w.host.Warn("cannot be called %s, so the agent's commands do not find it: %v", processName, err)
+	if err := os.WriteFile("/proc/self/comm", []byte(s6ProcessName), 0); err != nil {
+		w.host.Warn("cannot be called %s, so the agent's commands do not find it: %v", s6ProcessName, err)
 	}
 	if with.HasMainSlot {
 		run := shellScript(with.Cred, nil, "", []string{"sleep", "infinity"}, "This slot stands for the container. hinit runs nothing for it.")
-		if err := scanner.PublishFixed(ctx, registry.MainHermes, scandir.Files{Run: run}); err != nil {
+		if err := scanner.PublishFixed(ctx, registry.MainSlotName, scandir.Files{Run: run}); err != nil {
 			w.host.Say("%v", err) // the scanner tries again later
 		}
 	}
@@ -188,8 +188,8 @@ func (w *Emulation) HandOver() *Handover {
 	return nil
 }
 
-// Hold stops the scanner for a re-execution, see [scandir.Scanner.Hold].
-func (w *Emulation) Hold() (release func(), err error) {
+// HoldScanner stops the scanner for a re-execution, see [scandir.Scanner.Hold].
+func (w *Emulation) HoldScanner() (release func(), err error) {
 	if s6 := w.S6(); s6 != nil {
 		return s6.Hold()
 	}
@@ -214,7 +214,7 @@ func (w *Emulation) Observe(r supervisor.Record) {
 // nil.
 func (w *Emulation) SlotsMade() <-chan struct{} {
 	if s6 := w.S6(); s6 != nil {
-		return s6.WhenQueued()
+		return s6.QueueDone()
 	}
 	return nil
 }
@@ -226,12 +226,12 @@ func (s *S6) slotFiles(d registry.Slot) scandir.Files {
 		d.Env = nil
 	}
 	f := scandir.Files{Run: shellScript(d.Cred, d.Env, d.Dir, d.Argv, "hinit starts this service by itself and does not run this file. To run it does the same, but only the agent's services have their variables here.")}
-	if d.Finish {
-		f.Finish = finishScript(d.ParkOn)
+	if d.HasFinish {
+		f.Finish = finishScript(d.ParkExitCodes)
 	}
 	if d.Log != "" {
 		size := strconv.Itoa(max(d.LogSizeMB, 1) * 1_000_000)
-		argv := []string{commandDir + "/s6-log", "1", "n" + strconv.Itoa(d.LogArchives), "s" + size, "T", d.Log}
+		argv := []string{s6CommandDir + "/s6-log", "1", "n" + strconv.Itoa(d.LogArchives), "s" + size, "T", d.Log}
 		f.Log = shellScript(s.cred, nil, "", argv, "hinit writes this log by itself and does not run this file.")
 	}
 	return f
@@ -241,7 +241,7 @@ func (s *S6) slotFiles(d registry.Slot) scandir.Files {
 // explains the script to people.
 func shellScript(cred *proc.Cred, env map[string]string, dir string, argv []string, comment string) string {
 	var b strings.Builder
-	b.WriteString(interpreter() + "# " + comment + "\nset -e\n")
+	b.WriteString(shebangLine() + "# " + comment + "\nset -e\n")
 	for _, name := range slices.Sorted(maps.Keys(env)) {
 		b.WriteString("export " + name + "=" + shellQuote(env[name]) + "\n")
 	}
@@ -254,7 +254,7 @@ func shellScript(cred *proc.Cred, env map[string]string, dir string, argv []stri
 	}
 	command := strings.Join(words, " ")
 	if cred != nil { // use numbers, because the user may have another name in the image
-		fmt.Fprintf(&b, "[ \"$(id -u)\" != 0 ] || exec %s/s6-setuidgid %d:%d %s\n", commandDir, cred.UID, cred.GID, command)
+		fmt.Fprintf(&b, "[ \"$(id -u)\" != 0 ] || exec %s/s6-setuidgid %d:%d %s\n", s6CommandDir, cred.UID, cred.GID, command)
 	}
 	b.WriteString("exec " + command + "\n")
 	return b.String()
@@ -262,7 +262,7 @@ func shellScript(cred *proc.Cred, env map[string]string, dir string, argv []stri
 
 func finishScript(parkOn []int) string {
 	var b strings.Builder
-	b.WriteString(interpreter() + "# hinit decides by itself, and does not run this file. After these codes it does not start the gateway again.\n")
+	b.WriteString(shebangLine() + "# hinit decides by itself, and does not run this file. After these codes it does not start the gateway again.\n")
 	b.WriteString("case \"$1\" in\n")
 	for _, code := range parkOn {
 		fmt.Fprintf(&b, "  %d) exit 125 ;;\n", code)
@@ -271,10 +271,10 @@ func finishScript(parkOn []int) string {
 	return b.String()
 }
 
-// interpreter returns the first line of the scripts in slots, which names the shell.
-var interpreter = sync.OnceValue(func() string {
-	if _, err := stat(commandDir + "/with-contenv"); err == nil {
-		return "#!" + commandDir + "/with-contenv sh\n"
+// shebangLine returns the first line of the scripts in slots, which names the shell.
+var shebangLine = sync.OnceValue(func() string {
+	if _, err := stat(s6CommandDir + "/with-contenv"); err == nil {
+		return "#!" + s6CommandDir + "/with-contenv sh\n"
 	}
 	return "#!/bin/sh\n"
 })

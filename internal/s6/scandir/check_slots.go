@@ -39,7 +39,7 @@ func (s *Scanner) HandleRemoved(ctx context.Context) error { return s.doInScanne
 func (s *Scanner) Refresh(ctx context.Context, name string) error {
 	return s.doInScanner(ctx, func() {
 		if service := s.service(name); service != nil {
-			service.Refresh()
+			service.RereadDefinitions()
 		}
 	})
 }
@@ -55,10 +55,10 @@ func (s *Scanner) checkSlots() {
 		case gone[name]:
 			s.handleRemoved(e)
 		case e.Slot != nil && e.Slot.Kind == foreignSlot:
-			e.Service.Refresh()
+			e.Service.RereadDefinitions()
 		}
 		if e.Service != nil {
-			e.Service.RepairLost()
+			e.Service.HandleLostRecords()
 		}
 		if e.Refused != (fsutil.ID{}) {
 			if info, err := s.dir.Lstat(name); err != nil || fsutil.IDOf(info) != e.Refused {
@@ -92,7 +92,7 @@ func (s *Scanner) removedSlots() map[string]bool {
 // foreign service.
 func (s *Scanner) handleRemoved(e *entry) {
 	slot := e.Slot
-	s.forget(e)
+	s.forgetEntry(e)
 	switch slot.Kind {
 	case nativeSlot:
 		s.host.SlotRemoved(s.ctx, slot.Name)
@@ -106,7 +106,7 @@ func (s *Scanner) handleRemoved(e *entry) {
 // superviseNew begins to supervise new directories. It limits the number of names and of reported problems. One message reports
 // an exceeded limit.
 func (s *Scanner) superviseNew() {
-	names, refused := 16*s.layout.mostServices, s.layout.mostServices/10
+	names, refused := 16*s.layout.maxServices, s.layout.maxServices/10
 	entries, more, err := s.dir.ReadAtMost("", names)
 	if err != nil {
 		s.host.Say("cannot scan for services: %v", err)
@@ -128,13 +128,13 @@ func (s *Scanner) superviseNew() {
 			partial = why
 			break
 		}
-		if err := s.accept(e.Name(), !e.IsDir()); err != nil && !s.refuse(e, err, refused) {
+		if err := s.acceptEntry(e.Name(), !e.IsDir()); err != nil && !s.refuseEntry(e, err, refused) {
 			partial = fmt.Sprintf("more than %d directories in it are not in order", refused)
 			break
 		}
 	}
 	if partial != s.limitMessage && partial != "" {
-		s.host.Say("not all of the scan directory %q is supervised: %s", s.layout.Scan, partial)
+		s.host.Say("not all of the scan directory %q is supervised: %s", s.layout.ScanDir, partial)
 	}
 	s.limitMessage = partial
 }
@@ -149,11 +149,11 @@ func (s *Scanner) whyLimitReached() string {
 		if e.Service != nil && e.Service.Leaving {
 			services++
 		}
-		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
+		if e.Service != nil && !e.Service.LoggerDeadline.IsZero() {
 			services++
 		}
 	}
-	if services >= s.layout.mostServices {
+	if services >= s.layout.maxServices {
 		return fmt.Sprintf("there are %d services already", services)
 	}
 	if err := s.host.CheckCapacity(); err != nil {
@@ -162,9 +162,9 @@ func (s *Scanner) whyLimitReached() string {
 	return ""
 }
 
-// refuse reports that a directory can't be a slot, once for each directory. It returns false after the maximum number of
+// refuseEntry reports that a directory can't be a slot, once for each directory. It returns false after the maximum number of
 // reports.
-func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
+func (s *Scanner) refuseEntry(e fs.DirEntry, why error, most int) bool {
 	name := e.Name()[:min(len(e.Name()), formats.MaxName)]
 	info, err := e.Info()
 	if err != nil {
@@ -189,9 +189,9 @@ func (s *Scanner) refuse(e fs.DirEntry, why error, most int) bool {
 	return true
 }
 
-// accept begins to supervise the new directory name in the scan directory. link means that the name is a symbolic link. The
+// acceptEntry begins to supervise the new directory name in the scan directory. link means that the name is a symbolic link. The
 // error says why the directory can't be a service.
-func (s *Scanner) accept(name string, link bool) error {
+func (s *Scanner) acceptEntry(name string, link bool) error {
 	if len(name) > formats.MaxName {
 		return fmt.Errorf("its name is longer than %d characters", formats.MaxName)
 	}
@@ -223,7 +223,7 @@ func (s *Scanner) acceptGateway(name, profile string) error {
 	e.Slot = slot
 	s.publish() // a client that sees the service must also find its slot, so publish first
 	if err := s.host.SlotMade(s.ctx, profile, slot.NormallyUp(), slot.Exports); err != nil {
-		s.forget(e)
+		s.forgetEntry(e)
 		s.publish()
 		return err
 	}
@@ -241,7 +241,7 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 			return err
 		}
 		slot.Link = fsutil.IDOf(info)
-		if same := s.slotOfPath(filepath.Join(s.layout.Scan, name)); same != nil { // the directory already has a service under another name, and s6 would not run it twice either
+		if same := s.slotOfPath(filepath.Join(s.layout.ScanDir, name)); same != nil { // the directory already has a service under another name, and s6 would not run it twice either
 			return fmt.Errorf("it leads to the directory of %s, which is supervised already", same.Name)
 		}
 	}
@@ -250,21 +250,21 @@ func (s *Scanner) acceptForeignSlot(name string, link bool) error {
 		service = foreign.New(serviceHost{s.host, s}, name)
 		s.scheduleCheck() // this directory needs more frequent checks
 	}
-	if err := service.OpenDirectory(filepath.Join(s.layout.Scan, name), link); err != nil {
+	if err := service.OpenDirectory(filepath.Join(s.layout.ScanDir, name), link); err != nil {
 		return err
 	}
 	slot.ID = service.Main.ID
 	e.Slot, e.Service = slot, service
-	service.Supervise()
+	service.Register()
 	return nil
 }
 
-// maxRun is the maximum number of bytes of a run script from which variables are read.
-const maxRun = 64 << 10
+// maxRunScript is the maximum number of bytes of a run script from which variables are read.
+const maxRunScript = 64 << 10
 
 // exportsOf returns the variables that the run script of a slot exports. It only parses the script.
 func (s *Scanner) exportsOf(slot *Slot) (map[string]string, error) {
-	script, err := slot.dir.ReadFile(formats.RunFile, maxRun)
+	script, err := slot.dir.ReadFile(formats.RunFile, maxRunScript)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, errors.New("it has no run")

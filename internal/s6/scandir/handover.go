@@ -23,7 +23,7 @@ type Handover struct {
 	Pairs  []*foreign.Service   // services of foreign directories that the supervisor knows
 	Ending map[string]time.Time // end of the wait for each logger without a service, by name of the logger
 	// Later has the slots in the queue. Refused has the directories whose faults are reported.
-	Later   map[string]definition
+	Later   map[string]slotDefinition
 	Refused map[string]fsutil.ID
 	Lock    *os.File
 }
@@ -56,8 +56,8 @@ func (s *Scanner) HandOver() *Handover {
 		if e.Service != nil && !e.Service.Forgotten {
 			h.Pairs = append(h.Pairs, e.Service)
 		}
-		if e.Service != nil && !e.Service.LoggerEnds.IsZero() {
-			h.Ending[e.Service.LoggerName()] = e.Service.LoggerEnds
+		if e.Service != nil && !e.Service.LoggerDeadline.IsZero() {
+			h.Ending[e.Service.LoggerName()] = e.Service.LoggerDeadline
 		}
 		if e.Refused != (fsutil.ID{}) {
 			h.Refused[name] = e.Refused
@@ -70,7 +70,7 @@ func (s *Scanner) HandOver() *Handover {
 // finds changes from in between. Readers see the slots as soon as TakeOver returns. Call [Scanner.Start] to begin the work.
 func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 	layout = layout.withLimits()
-	dir, err := fsutil.OpenNoLink(layout.Scan, layout.Agent)
+	dir, err := fsutil.OpenNoLink(layout.ScanDir, layout.Agent)
 	if err != nil {
 		return nil, fmt.Errorf("cannot take over the scan directory: %w", err)
 	}
@@ -83,7 +83,7 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 		s.entryOf(name).Refused = id
 	}
 	for _, service := range h.Pairs {
-		service.Adopt(serviceHost{s.host, s})
+		service.SetScanner(serviceHost{s.host, s})
 		s.entryOf(service.Name).Service = service
 	}
 	for logger, at := range h.Ending {
@@ -92,13 +92,13 @@ func TakeOver(host Host, layout Layout, h *Handover) (*Scanner, error) {
 		if e.Service == nil {
 			e.Service = foreign.New(serviceHost{s.host, s}, name)
 		}
-		e.Service.LoggerEnds = at
+		e.Service.LoggerDeadline = at
 	}
 	for _, slot := range h.Slots {
 		if e := s.entries[slot.Name]; slot.Kind == foreignSlot && (e == nil || e.Service == nil) {
 			continue // the supervisor doesn't know this service yet
 		}
-		slot.Dir = filepath.Join(layout.Scan, slot.Name)
+		slot.Dir = filepath.Join(layout.ScanDir, slot.Name)
 		s.entryOf(slot.Name).Slot = slot
 	}
 	s.publish()

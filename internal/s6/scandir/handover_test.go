@@ -17,9 +17,9 @@ import (
 	"hinit/supervisor"
 )
 
-// successor ends a scanner and opens another with its handover. It duplicates the files first, because the end of the old
+// replaceScanner ends a scanner and opens another with its handover. It duplicates the files first, because the end of the old
 // scanner closes them.
-func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.CancelFunc) *Scanner {
+func replaceScanner(t *testing.T, h *host, g Layout, old *Scanner, stop context.CancelFunc) *Scanner {
 	t.Helper()
 	release, err := old.Hold()
 	must(t, err)
@@ -29,7 +29,7 @@ func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.Cance
 	must(t, err)
 	descriptors := len(c.Descriptors())
 	copies := make(map[*os.File]*os.File)
-	for _, f := range files(in) {
+	for _, f := range handoverFiles(in) {
 		if *f == nil {
 			continue
 		}
@@ -45,20 +45,20 @@ func successor(t *testing.T, h *host, g Layout, old *Scanner, stop context.Cance
 	}
 	state, err := reexec.NewCodec().Encode(in)
 	must(t, err)
-	withLease = append(withLease, copies)
+	successorFiles = append(successorFiles, copies)
 	release()
 	stop()
 	<-old.Ended()
 	next := new(Handover)
 	must(t, reexec.NewCodec().Decode(state, next))
-	return resume(t, h, g, next)
+	return resumeScanner(t, h, g, next)
 }
 
-// withLease keeps the files whose descriptors a successor owns from the garbage collector, which would close them.
-var withLease []map[*os.File]*os.File
+// successorFiles keeps the files whose descriptors a successor owns from the garbage collector, which would close them.
+var successorFiles []map[*os.File]*os.File
 
-// files returns pointers to all files in a handover.
-func files(in *Handover) []**os.File {
+// handoverFiles returns pointers to all files in a handover.
+func handoverFiles(in *Handover) []**os.File {
 	list := []**os.File{&in.Lock}
 	for _, service := range in.Pairs {
 		list = append(list, &service.Main.Pin, &service.Read, &service.Write)
@@ -69,7 +69,7 @@ func files(in *Handover) []**os.File {
 	return list
 }
 
-func resume(t *testing.T, h *host, g Layout, in *Handover) *Scanner {
+func resumeScanner(t *testing.T, h *host, g Layout, in *Handover) *Scanner {
 	t.Helper()
 	next, err := TakeOver(h, g, in)
 	must(t, err)
@@ -80,8 +80,8 @@ func resume(t *testing.T, h *host, g Layout, in *Handover) *Scanner {
 	return next
 }
 
-// first opens a scanner. The returned function ends it.
-func first(t *testing.T, h *host, g Layout) (*Scanner, context.CancelFunc) {
+// openWithCancel opens a scanner. The returned function ends it.
+func openWithCancel(t *testing.T, h *host, g Layout) (*Scanner, context.CancelFunc) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -90,62 +90,62 @@ func first(t *testing.T, h *host, g Layout) (*Scanner, context.CancelFunc) {
 	return s, cancel
 }
 
-var loggedFiles = map[string]string{"run": "#!/bin/sh\n", "finish": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"}
+var serviceWithLogger = map[string]string{"run": "#!/bin/sh\n", "finish": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"}
 
 func TestASuccessorFindsWhatIsThereAndMakesNothingAnew(t *testing.T) {
 	t.Parallel()
 	g, h := newLayout(t), newHost()
 	g.Env = []string{"A=1"}
-	s, stop := first(t, h, g)
+	s, stop := openWithCancel(t, h, g)
 	must(t, s.PublishFixed(t.Context(), mainHermes, gatewayFiles))
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, true))
 	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, false))
-	must(t, os.Remove(filepath.Join(g.Base, "container_environment/A")))
-	makeServiceDir(t, g, "logged", loggedFiles)
+	must(t, os.Remove(filepath.Join(g.BaseDir, "container_environment/A")))
+	makeServiceDir(t, g, "logged", serviceWithLogger)
 	must(t, s.Scan(t.Context()))
-	before := names(s)
-	info, err := os.Lstat(filepath.Join(g.Scan, "gateway-a"))
+	before := slotNames(s)
+	info, err := os.Lstat(filepath.Join(g.ScanDir, "gateway-a"))
 	must(t, err)
 
-	next := successor(t, h, g, s, stop)
-	if after := names(next); after != before {
+	next := replaceScanner(t, h, g, s, stop)
+	if after := slotNames(next); after != before {
 		t.Errorf("before %v, after %v", before, after)
 	}
-	if again, err := os.Lstat(filepath.Join(g.Scan, "gateway-a")); err != nil || !os.SameFile(info, again) {
+	if again, err := os.Lstat(filepath.Join(g.ScanDir, "gateway-a")); err != nil || !os.SameFile(info, again) {
 		t.Errorf("the slot is another one: %v", err)
 	}
-	if _, err := os.Lstat(filepath.Join(g.Base, "container_environment/A")); !os.IsNotExist(err) {
+	if _, err := os.Lstat(filepath.Join(g.BaseDir, "container_environment/A")); !os.IsNotExist(err) {
 		t.Errorf("the environment was written again: %v", err)
 	}
-	if slot, err := next.Find(t.Context(), g.Scan+"/gateway-a"); err != nil || slot.NormallyUp() || !slot.IsNative() {
+	if slot, err := next.Find(t.Context(), g.ScanDir+"/gateway-a"); err != nil || slot.NormallyUp() || !slot.IsNative() {
 		t.Errorf("%v, %v", slot, err)
 	}
-	if slot, err := next.Find(t.Context(), g.Scan+"/"+mainHermes); err != nil || !slot.IsFixed() {
+	if slot, err := next.Find(t.Context(), g.ScanDir+"/"+mainHermes); err != nil || !slot.IsFixed() {
 		t.Errorf("%v, %v", slot, err)
 	}
 	if _, err := Open(t.Context(), h, g); err == nil {
 		t.Error("another scanner could take the directory over")
 	}
 	must(t, next.HandleRemoved(t.Context()))
-	if gone := h.unregistered(); len(gone) != 0 || h.heard("") != 0 {
-		t.Errorf("gone: %v, said: %v", gone, h.said)
+	if gone := h.unregistered(); len(gone) != 0 || h.countMessages("") != 0 {
+		t.Errorf("gone: %v, said: %v", gone, h.messages)
 	}
 
 	makeServiceDir(t, g, "late", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, next.Scan(t.Context()))
-	must(t, os.RemoveAll(filepath.Join(g.Scan, "logged")))
-	until(t, "the removed one is gone", func() bool { return !h.has("logged") && h.has("late") })
+	must(t, os.RemoveAll(filepath.Join(g.ScanDir, "logged")))
+	waitUntil(t, "the removed one is gone", func() bool { return !h.has("logged") && h.has("late") })
 }
 
 func TestASuccessorHasThePipeBetweenAServiceAndItsLogger(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s, stop := first(t, h, g)
-	makeServiceDir(t, g, "logged", loggedFiles)
+	s, stop := openWithCancel(t, h, g)
+	makeServiceDir(t, g, "logged", serviceWithLogger)
 	must(t, s.Scan(t.Context()))
 	_, err := h.unit("logged").StdOverrides[1].WriteString("before\n")
 	must(t, err)
 
-	next := successor(t, h, g, s, stop)
+	next := replaceScanner(t, h, g, s, stop)
 	must(t, next.HandleRemoved(t.Context()))
 	_, err = h.unit("logged").StdOverrides[1].WriteString("after\n")
 	must(t, err)
@@ -157,7 +157,7 @@ func TestASuccessorHasThePipeBetweenAServiceAndItsLogger(t *testing.T) {
 
 func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s, stop := first(t, h, g)
+	s, stop := openWithCancel(t, h, g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
 	makeServiceDir(t, g, "gone", map[string]string{"run": "#!/bin/sh\n"})
 	makeServiceDir(t, g, "replaced", map[string]string{"run": "#!/bin/sh\n"})
@@ -165,13 +165,13 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 	release, err := s.Hold()
 	must(t, err)
 	in := s.HandOver()
-	for _, f := range files(in) {
+	for _, f := range handoverFiles(in) {
 		*f = nil
 	}
-	must(t, os.RemoveAll(filepath.Join(g.Scan, "gateway-a")))
-	must(t, os.RemoveAll(filepath.Join(g.Scan, "gone")))
+	must(t, os.RemoveAll(filepath.Join(g.ScanDir, "gateway-a")))
+	must(t, os.RemoveAll(filepath.Join(g.ScanDir, "gone")))
 	must(t, g.Agent.Do(func() error {
-		return os.Rename(filepath.Join(g.Scan, "replaced"), filepath.Join(g.Scan, ".aside"))
+		return os.Rename(filepath.Join(g.ScanDir, "replaced"), filepath.Join(g.ScanDir, ".aside"))
 	}))
 	makeServiceDir(t, g, "replaced", map[string]string{"run": "#!/bin/sh\n"})
 	stop()
@@ -182,8 +182,8 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 	for _, name := range []string{"gone", "replaced"} {
 		must(t, h.Register(t.Context(), supervisor.Unit{Name: name}, supervisor.WantUp))
 	}
-	resume(t, h, g, in)
-	until(t, "all are noticed", func() bool {
+	resumeScanner(t, h, g, in)
+	waitUntil(t, "all are noticed", func() bool {
 		return len(h.unregistered()) == 1 && !h.has("gone") && !h.has("replaced")
 	})
 }
@@ -191,7 +191,7 @@ func TestWhatIsRemovedDuringAReexecutionIsNoticed(t *testing.T) {
 func TestAScannerThatDoesNotComeToRestIsNotWaitedForLong(t *testing.T) {
 	g, h := newLayout(t), newHost()
 	g.holdTimeout = time.Second
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	release, err := s.Hold()
 	must(t, err)
 	defer release()
@@ -200,7 +200,7 @@ func TestAScannerThatDoesNotComeToRestIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-func names(s *Scanner) [5]string {
+func slotNames(s *Scanner) [5]string {
 	var out [5]string
 	for i, slot := range s.Slots() {
 		out[i] = slot.Name

@@ -21,32 +21,32 @@ import (
 
 // Default directories of s6.
 const (
-	DefaultScan = "/run/service"
-	DefaultBase = "/run/s6"
-	// ScanVariable is the environment variable with the path of the scan directory, for hinit and for the agent's commands.
-	ScanVariable = "S6_PROFILE_GATEWAY_SCANDIR"
+	DefaultScanDir = "/run/service"
+	DefaultBaseDir = "/run/s6"
+	// ScanDirVariable is the environment variable with the path of the scan directory, for hinit and for the agent's commands.
+	ScanDirVariable = "S6_PROFILE_GATEWAY_SCANDIR"
 )
 
 // clearTimeout limits how long the boot waits for the removal of old files.
 const clearTimeout = 3 * time.Second
 
 const (
-	scannerDir = ".s6-svscan"
-	lockFile   = scannerDir + "/lock"
-	oldPrefix  = ".hinit-old-"
+	scannerDir   = ".s6-svscan"
+	lockFile     = scannerDir + "/lock"
+	oldDirPrefix = ".hinit-old-"
 
 	environmentDir = "container_environment"
 )
 
 // Layout describes the directories of s6.
 type Layout struct {
-	Scan  string        // scan directory, as an absolute path
-	Base  string        // directory of other files of s6, such as the container's environment
-	Agent *fsutil.Actor // agent's user, who owns the scan directory
-	Env   []string      // container's environment, which with-contenv reads
+	ScanDir string        // scan directory, as an absolute path
+	BaseDir string        // directory of other files of s6, such as the container's environment
+	Agent   *fsutil.Actor // agent's user, who owns the scan directory
+	Env     []string      // container's environment, which with-contenv reads
 
 	// Only tests set the following limits; 0 means the default.
-	mostServices  int           // largest number of services
+	maxServices   int           // largest number of services
 	clearTimeout  time.Duration // longest wait for the removal of old files
 	completeAfter time.Duration // time from the last new slot until the slots are completed
 	holdTimeout   time.Duration // time limit in a re-execution, for the pause of the scanner and again for reopening the slots
@@ -58,33 +58,33 @@ type Layout struct {
 // withLimits returns l with defaults for limits that are 0. It also limits how many operations of its actors run at the same time
 // (package internal/blocking).
 func (l Layout) withLimits() Layout {
-	l.mostServices, l.clearTimeout = cmp.Or(l.mostServices, maxServices), cmp.Or(l.clearTimeout, clearTimeout)
-	l.completeAfter, l.holdTimeout = cmp.Or(l.completeAfter, missingFilesDelay), cmp.Or(l.holdTimeout, holdTime)
-	l.self, l.foreign, l.Agent = fsutil.Self().Limited(blocking.Runtime), l.Agent.Limited(blocking.Foreign), l.Agent.Limited(blocking.Runtime)
+	l.maxServices, l.clearTimeout = cmp.Or(l.maxServices, maxServices), cmp.Or(l.clearTimeout, clearTimeout)
+	l.completeAfter, l.holdTimeout = cmp.Or(l.completeAfter, missingFilesDelay), cmp.Or(l.holdTimeout, holdTimeout)
+	l.self, l.foreign, l.Agent = fsutil.ProcessActor().WithPool(blocking.Runtime), l.Agent.WithPool(blocking.Foreign), l.Agent.WithPool(blocking.Runtime)
 	return l
 }
 
 // prepare creates both directories, or empties them. It returns the scan directory, opened as the agent's user, and its lock.
 // If another hinit uses the scan directory, it changes nothing and returns an error.
 func (l Layout) prepare() (dir *fsutil.Dir, lock *os.File, err error) {
-	if err := l.checkFree(); err != nil {
+	if err := l.checkUnlocked(); err != nil {
 		return nil, nil, err
 	}
-	base, err := l.emptyDir(l.Base, l.self)
+	base, err := l.emptyDir(l.BaseDir, l.self)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer base.Close()
-	if err := base.AddNodes(append([]fsutil.Node{
+	if err := base.AddNodes(append([]fsutil.TreeNode{
 		{Name: "basedir", Mode: fs.ModeDir | 0o755},
 		{Name: environmentDir, Mode: fs.ModeDir | 0o755},
 	}, envFiles(l.Env)...)); err != nil {
 		return nil, nil, err
 	}
-	if dir, err = l.emptyDir(l.Scan, l.Agent); err != nil {
+	if dir, err = l.emptyDir(l.ScanDir, l.Agent); err != nil {
 		return nil, nil, err
 	}
-	err = dir.MakeTree(scannerDir, 0o755, []fsutil.Node{{Name: "control", Mode: fs.ModeNamedPipe | 0o600}, {Name: "lock", Mode: 0o600}}, nil)
+	err = dir.MakeTree(scannerDir, 0o755, []fsutil.TreeNode{{Name: "control", Mode: fs.ModeNamedPipe | 0o600}, {Name: "lock", Mode: 0o600}}, nil)
 	if err == nil {
 		lock, err = l.takeLock()
 	}
@@ -111,7 +111,7 @@ func (l Layout) emptyDir(path string, owner *fsutil.Actor) (*fsutil.Dir, error) 
 		return nil, err
 	}
 	d, err := l.recreateDir(parent, filepath.Base(path), by)
-	if err != nil || !owner.Switches() {
+	if err != nil || !owner.SwitchesIdentity() {
 		return d, err
 	}
 	defer d.Close()
@@ -149,7 +149,7 @@ func (l Layout) removerAt(path string, owner *fsutil.Actor) *fsutil.Actor {
 // process. The owner may have moved root's directory into its own directory, and root must not remove the files in it.
 func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) *fsutil.Actor {
 	info, err := parent.Lstat(name)
-	if err == nil && owner.Switches() && fsutil.UID(info) == owner.Identity().UID {
+	if err == nil && owner.SwitchesIdentity() && fsutil.UID(info) == owner.Identity().UID {
 		return owner
 	}
 	return l.self
@@ -158,7 +158,7 @@ func (l Layout) removerOf(parent *fsutil.Dir, name string, owner *fsutil.Actor) 
 // removeAll removes a directory: first its files with the identity by, and then the empty directory with the identity of this
 // process.
 func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
-	if !by.Switches() {
+	if !by.SwitchesIdentity() {
 		return parent.RemoveAll(name)
 	}
 	if err := removeAllIn(parent, name, by); err != nil {
@@ -169,11 +169,11 @@ func removeAll(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 
 var errScanDirLocked = errors.New("another s6-svscan or hinit works there")
 
-// checkFree returns an error if another scanner has locked the scan directory. A scan directory other than DefaultScan must
-// also be empty, or an old scan directory.
-func (l Layout) checkFree() error {
-	if !filepath.IsAbs(l.Scan) || filepath.Dir(filepath.Clean(l.Scan)) == "/" {
-		return fmt.Errorf("cannot use %q as the scan directory: expected an absolute path with two names or more", l.Scan)
+// checkUnlocked returns an error if another scanner has locked the scan directory. A scan directory other than DefaultScanDir
+// must also be empty, or an old scan directory.
+func (l Layout) checkUnlocked() error {
+	if !filepath.IsAbs(l.ScanDir) || filepath.Dir(filepath.Clean(l.ScanDir)) == "/" {
+		return fmt.Errorf("cannot use %q as the scan directory: expected an absolute path with two names or more", l.ScanDir)
 	}
 	lock, err := l.takeLock()
 	if lock != nil {
@@ -182,22 +182,22 @@ func (l Layout) checkFree() error {
 	if errors.Is(err, errScanDirLocked) {
 		return err
 	}
-	if l.Scan == DefaultScan {
+	if l.ScanDir == DefaultScanDir {
 		return nil
 	}
 	return blocking.Do(blocking.Runtime, l.checkContent)
 }
 
 func (l Layout) checkContent() error {
-	entries, err := os.ReadDir(l.Scan)
+	entries, err := os.ReadDir(l.ScanDir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist), err == nil && len(entries) == 0:
 		return nil
 	case err != nil:
-		return fmt.Errorf("cannot use %q as the scan directory: %w", l.Scan, err)
+		return fmt.Errorf("cannot use %q as the scan directory: %w", l.ScanDir, err)
 	}
-	if info, err := os.Lstat(filepath.Join(l.Scan, scannerDir)); err != nil || !info.IsDir() {
-		return fmt.Errorf("cannot use %q as the scan directory: it holds other things, and would be wiped", l.Scan)
+	if info, err := os.Lstat(filepath.Join(l.ScanDir, scannerDir)); err != nil || !info.IsDir() {
+		return fmt.Errorf("cannot use %q as the scan directory: it holds other things, and would be wiped", l.ScanDir)
 	}
 	return nil
 }
@@ -205,7 +205,7 @@ func (l Layout) checkContent() error {
 // takeLock locks the scan directory for this process. Close the returned file to release the lock.
 func (l Layout) takeLock() (lock *os.File, err error) {
 	err = l.Agent.Do(func() (err error) {
-		lock, err = os.OpenFile(filepath.Join(l.Scan, lockFile), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		lock, err = os.OpenFile(filepath.Join(l.ScanDir, lockFile), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 		return err
 	})
 	if err != nil {
@@ -217,7 +217,7 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 	}
 	if err != nil {
 		_ = lock.Close()
-		return nil, fmt.Errorf("cannot lock the scan directory %q: %w", l.Scan, err)
+		return nil, fmt.Errorf("cannot lock the scan directory %q: %w", l.ScanDir, err)
 	}
 	return lock, nil
 }
@@ -226,7 +226,7 @@ func (l Layout) takeLock() (lock *os.File, err error) {
 // aside and removes it in the background. Files that the identity by may not remove stay. It empties an old directory that
 // can't be moved, for instance a mount point.
 func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (*fsutil.Dir, error) {
-	aside := oldPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
+	aside := oldDirPrefix + name + "-" + strconv.FormatUint(rand.Uint64(), 36)
 	cleared := make(chan error, 1)
 	clearing := func() error {
 		err := parent.Rename(name, aside)
@@ -261,7 +261,7 @@ func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (
 	}
 	var d *fsutil.Dir
 	if err == nil {
-		d, err = parent.Sub(name)
+		d, err = parent.OpenSubdir(name)
 	}
 	guard.Go("removing what an s6 directory had", func() { l.removeOld(parent, name) })
 	return d, err
@@ -271,7 +271,7 @@ func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (
 // identity of the agent. Otherwise the agent could make root remove any file by renaming directories.
 func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 	parent, _, err := fsutil.MakeNoLink(filepath.Dir(path), 0o755, l.self)
-	if err != nil || !l.Agent.Switches() {
+	if err != nil || !l.Agent.SwitchesIdentity() {
 		return parent, err
 	}
 	info, err := parent.Lstat("")
@@ -287,8 +287,8 @@ func (l Layout) openParent(path string) (*fsutil.Dir, error) {
 
 // removeAllIn removes all files in the directory name of parent, with the identity by.
 func removeAllIn(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
-	open := parent.Sub
-	if by.Switches() {
+	open := parent.OpenSubdir
+	if by.SwitchesIdentity() {
 		open = func(name string) (*fsutil.Dir, error) {
 			return fsutil.OpenNoLink(filepath.Join(parent.Path(), name), by)
 		}
@@ -299,7 +299,7 @@ func removeAllIn(parent *fsutil.Dir, name string, by *fsutil.Actor) error {
 	}
 	defer dir.Close()
 	for {
-		entries, more, err := dir.ReadAtMost("", fsutil.MaxNames)
+		entries, more, err := dir.ReadAtMost("", fsutil.MaxDirNames)
 		for _, e := range entries {
 			err = errors.Join(err, dir.RemoveAll(e.Name()))
 		}
@@ -314,7 +314,7 @@ func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 	defer parent.Close()
 	entries, _ := parent.ReadDir("")
 	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), oldPrefix+name+"-") {
+		if strings.HasPrefix(e.Name(), oldDirPrefix+name+"-") {
 			_ = removeAll(parent, e.Name(), l.removerOf(parent, e.Name(), l.Agent))
 		}
 	}
@@ -322,7 +322,7 @@ func (l Layout) removeOld(parent *fsutil.Dir, name string) {
 
 // envFiles returns a file for each variable, in the form for with-contenv. It adds a newline to a value that is empty or ends
 // with a newline. It leaves out variables whose names with-contenv can't read.
-func envFiles(env []string) []fsutil.Node {
+func envFiles(env []string) []fsutil.TreeNode {
 	values := make(map[string]string, len(env))
 	for _, kv := range env {
 		name, value, ok := strings.Cut(kv, "=")
@@ -334,9 +334,9 @@ func envFiles(env []string) []fsutil.Node {
 		}
 		values[name] = value
 	}
-	nodes := make([]fsutil.Node, 0, len(values))
+	nodes := make([]fsutil.TreeNode, 0, len(values))
 	for name, value := range values {
-		nodes = append(nodes, fsutil.Node{Name: environmentDir + "/" + name, Mode: 0o644, Data: []byte(value)})
+		nodes = append(nodes, fsutil.TreeNode{Name: environmentDir + "/" + name, Mode: 0o644, Data: []byte(value)})
 	}
 	return nodes
 }

@@ -20,25 +20,25 @@ import (
 func TestTheDirectoriesOfS6AreMadeAfresh(t *testing.T) {
 	g := newLayout(t)
 	g.Env = []string{"PLAIN=value", "EMPTY=", "TWO=one\nmore\n", "no equals sign", ".dot=x", "a/b=x", "=x", "PLAIN=again", strings.Repeat("n", 300) + "=x"}
-	must(t, layAt(filepath.Join(g.Scan, "old/deep/er"), map[string]string{"run": "#!/bin/sh\n"}))
-	must(t, layAt(filepath.Join(g.Scan, ".s6-svscan"), map[string]string{"lock": ""}))
-	must(t, layAt(g.Base, map[string]string{"container_environment/STALE": "x"}))
-	outside := filepath.Join(filepath.Dir(g.Base), "outside")
-	must(t, layAt(outside, map[string]string{"precious": "x"}))
-	must(t, os.Symlink(outside, filepath.Join(g.Scan, "link")))
-	open(t, newHost(), g)
+	must(t, writeServiceDir(filepath.Join(g.ScanDir, "old/deep/er"), map[string]string{"run": "#!/bin/sh\n"}))
+	must(t, writeServiceDir(filepath.Join(g.ScanDir, ".s6-svscan"), map[string]string{"lock": ""}))
+	must(t, writeServiceDir(g.BaseDir, map[string]string{"container_environment/STALE": "x"}))
+	outside := filepath.Join(filepath.Dir(g.BaseDir), "outside")
+	must(t, writeServiceDir(outside, map[string]string{"precious": "x"}))
+	must(t, os.Symlink(outside, filepath.Join(g.ScanDir, "link")))
+	openScanner(t, newHost(), g)
 
-	entries, err := os.ReadDir(g.Scan)
+	entries, err := os.ReadDir(g.ScanDir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != ".s6-svscan" {
 		t.Errorf("the scan directory holds %v, %v", entries, err)
 	}
-	until(t, "what was moved aside is removed", func() bool { return leftovers(g) == 0 })
+	waitUntil(t, "what was moved aside is removed", func() bool { return countLeftovers(g) == 0 })
 	if _, err := os.Stat(outside + "/precious"); err != nil {
 		t.Errorf("a link was followed: %v", err)
 	}
 	for name, mode := range map[string]fs.FileMode{
-		g.Scan: fs.ModeDir | 0o755, g.Base + "/basedir": fs.ModeDir | 0o755, g.Base + "/container_environment": fs.ModeDir | 0o755,
-		g.Scan + "/.s6-svscan": fs.ModeDir | 0o755, g.Scan + "/.s6-svscan/control": fs.ModeNamedPipe | 0o600, g.Scan + "/.s6-svscan/lock": 0o600,
+		g.ScanDir: fs.ModeDir | 0o755, g.BaseDir + "/basedir": fs.ModeDir | 0o755, g.BaseDir + "/container_environment": fs.ModeDir | 0o755,
+		g.ScanDir + "/.s6-svscan": fs.ModeDir | 0o755, g.ScanDir + "/.s6-svscan/control": fs.ModeNamedPipe | 0o600, g.ScanDir + "/.s6-svscan/lock": 0o600,
 	} {
 		info, err := os.Lstat(name)
 		if err != nil || info.Mode() != mode {
@@ -46,17 +46,17 @@ func TestTheDirectoriesOfS6AreMadeAfresh(t *testing.T) {
 			continue
 		}
 		owner := info.Sys().(*syscall.Stat_t).Uid
-		if agents := strings.HasPrefix(name, g.Scan); os.Geteuid() == 0 && (owner == agentUID) != agents {
+		if agents := strings.HasPrefix(name, g.ScanDir); os.Geteuid() == 0 && (owner == agentUID) != agents {
 			t.Errorf("%s belongs to %d", name, owner)
 		}
 	}
 	want := map[string]string{"PLAIN": "again", "EMPTY": "\n", "TWO": "one\nmore\n\n"}
-	vars, err := os.ReadDir(g.Base + "/container_environment")
+	vars, err := os.ReadDir(g.BaseDir + "/container_environment")
 	if err != nil || len(vars) != len(want) {
 		t.Errorf("container_environment holds %v, %v", vars, err)
 	}
 	for name, value := range want {
-		if got, err := os.ReadFile(g.Base + "/container_environment/" + name); string(got) != value {
+		if got, err := os.ReadFile(g.BaseDir + "/container_environment/" + name); string(got) != value {
 			t.Errorf("%s is %q, %v; want %q", name, got, err, value)
 		}
 	}
@@ -65,13 +65,13 @@ func TestTheDirectoriesOfS6AreMadeAfresh(t *testing.T) {
 // A scan directory of the image must be used as it is. Even a user who may not write in its parent can act as s6.
 func TestTheDirectoryOfTheImageIsUsed(t *testing.T) {
 	g := newLayout(t)
-	must(t, os.MkdirAll(g.Scan, 0o755))
-	must(t, os.Chmod(g.Scan, 0o700))
-	must(t, os.Lchown(g.Scan, int(g.Agent.Identity().UID), int(g.Agent.Identity().GID)))
-	before, err := os.Stat(g.Scan)
+	must(t, os.MkdirAll(g.ScanDir, 0o755))
+	must(t, os.Chmod(g.ScanDir, 0o700))
+	must(t, os.Lchown(g.ScanDir, int(g.Agent.Identity().UID), int(g.Agent.Identity().GID)))
+	before, err := os.Stat(g.ScanDir)
 	must(t, err)
-	open(t, newHost(), g)
-	after, err := os.Stat(g.Scan)
+	openScanner(t, newHost(), g)
+	after, err := os.Stat(g.ScanDir)
 	if err != nil || !os.SameFile(before, after) || after.Mode().Perm() != 0o755 {
 		t.Errorf("it is another one, or has mode %v: %v", after.Mode(), err)
 	}
@@ -81,39 +81,39 @@ func TestTheDirectoryOfTheImageIsUsed(t *testing.T) {
 func TestAScanDirectoryBelowALinkOfRootIsUsed(t *testing.T) {
 	testkit.NeedRoot(t)
 	g := newLayout(t)
-	must(t, os.MkdirAll(g.Scan, 0o755))
-	must(t, os.Lchown(g.Scan, agentUID, agentGID))
-	must(t, os.Symlink("run", filepath.Join(filepath.Dir(g.Base), "../var-run")))
-	g.Scan = filepath.Join(filepath.Dir(g.Base), "../var-run/service")
-	open(t, newHost(), g)
+	must(t, os.MkdirAll(g.ScanDir, 0o755))
+	must(t, os.Lchown(g.ScanDir, agentUID, agentGID))
+	must(t, os.Symlink("run", filepath.Join(filepath.Dir(g.BaseDir), "../var-run")))
+	g.ScanDir = filepath.Join(filepath.Dir(g.BaseDir), "../var-run/service")
+	openScanner(t, newHost(), g)
 }
 
 func TestADirectoryThatIsNoScanDirectoryIsNotWiped(t *testing.T) {
 	for name, lay := range map[string]func(g *Layout) error{
-		"it holds other things":                   func(g *Layout) error { return layAt(g.Scan, map[string]string{"precious": "x"}) },
-		"expected an absolute path":               func(g *Layout) error { g.Scan = "service"; return nil },
-		"expected an absolute path with two":      func(g *Layout) error { g.Scan = "/hinit-test-service"; return nil },
-		"cannot use \"/proc/self\" as the scan d": func(g *Layout) error { g.Scan = "/proc/self"; return nil },
+		"it holds other things":                   func(g *Layout) error { return writeServiceDir(g.ScanDir, map[string]string{"precious": "x"}) },
+		"expected an absolute path":               func(g *Layout) error { g.ScanDir = "service"; return nil },
+		"expected an absolute path with two":      func(g *Layout) error { g.ScanDir = "/hinit-test-service"; return nil },
+		"cannot use \"/proc/self\" as the scan d": func(g *Layout) error { g.ScanDir = "/proc/self"; return nil },
 	} {
 		g := newLayout(t)
 		must(t, lay(&g))
 		if s, err := Open(context.Background(), newHost(), g); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v, %v", name, s, err)
 		}
-		if _, err := os.Stat(g.Base); err == nil {
-			t.Errorf("%s: %s was made all the same", name, g.Base)
+		if _, err := os.Stat(g.BaseDir); err == nil {
+			t.Errorf("%s: %s was made all the same", name, g.BaseDir)
 		}
 	}
 }
 
 func TestASecondScannerLeavesTheFirstAlone(t *testing.T) {
 	g := newLayout(t)
-	first := open(t, newHost(), g)
+	first := openScanner(t, newHost(), g)
 	must(t, first.Publish(t.Context(), "gateway-a", Files{Run: "#!/bin/sh\n"}, false))
 	if _, err := Open(t.Context(), newHost(), g); err == nil || !strings.Contains(err.Error(), errScanDirLocked.Error()) {
 		t.Errorf("a second one: %v", err)
 	}
-	if _, err := os.Stat(g.Scan + "/gateway-a/run"); err != nil {
+	if _, err := os.Stat(g.ScanDir + "/gateway-a/run"); err != nil {
 		t.Errorf("the first one's slot: %v", err)
 	}
 }
@@ -122,30 +122,30 @@ func TestASecondScannerLeavesTheFirstAlone(t *testing.T) {
 func TestAScanDirectoryThatTheAgentHasFilledDoesNotKeepTheContainerFromStarting(t *testing.T) {
 	g := newLayout(t)
 	for i := range 2000 {
-		must(t, os.MkdirAll(filepath.Join(g.Scan, "x", strconv.Itoa(i)), 0o755))
+		must(t, os.MkdirAll(filepath.Join(g.ScanDir, "x", strconv.Itoa(i)), 0o755))
 	}
-	g.Scan = filepath.Join(g.Scan, "x")
-	must(t, os.Mkdir(filepath.Join(g.Scan, ".s6-svscan"), 0o755))
+	g.ScanDir = filepath.Join(g.ScanDir, "x")
+	must(t, os.Mkdir(filepath.Join(g.ScanDir, ".s6-svscan"), 0o755))
 	g.clearTimeout = time.Millisecond
-	parent, err := g.withLimits().openParent(g.Scan)
+	parent, err := g.withLimits().openParent(g.ScanDir)
 	must(t, err)
 	answer := make(chan struct{})
-	for blocking.HasTurn(blocking.Runtime) {
+	for blocking.HasFreeTurn(blocking.Runtime) {
 		holds := make(chan struct{})
 		go blocking.Run(blocking.Runtime, func() { close(holds); <-answer })
 		<-holds
 	}
-	_, err = g.withLimits().recreateDir(parent, "x", fsutil.Self())
+	_, err = g.withLimits().recreateDir(parent, "x", fsutil.ProcessActor())
 	close(answer)
 	if err == nil || !strings.Contains(err.Error(), "cannot empty") {
 		t.Errorf("it was waited for: %v", err)
 	}
-	until(t, "it is removed in the background", func() bool {
-		entries, err := os.ReadDir(filepath.Dir(g.Scan))
+	waitUntil(t, "it is removed in the background", func() bool {
+		entries, err := os.ReadDir(filepath.Dir(g.ScanDir))
 		return err == nil && len(entries) == 0
 	})
 	g.clearTimeout = 0
-	open(t, newHost(), g)
+	openScanner(t, newHost(), g)
 }
 
 // Root must not remove a directory because of its name. The agent owns the directory around the scan directory, and can give
@@ -155,24 +155,24 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 		t.Skip("needs root")
 	}
 	g := newLayout(t)
-	home := filepath.Join(filepath.Dir(g.Base), "home")
-	g.Scan = filepath.Join(home, "svc")
-	kept := filepath.Join(home, oldPrefix+"svc-1")
-	must(t, layAt(kept, map[string]string{"secret": "x"}))
+	home := filepath.Join(filepath.Dir(g.BaseDir), "home")
+	g.ScanDir = filepath.Join(home, "svc")
+	kept := filepath.Join(home, oldDirPrefix+"svc-1")
+	must(t, writeServiceDir(kept, map[string]string{"secret": "x"}))
 	must(t, os.Chmod(kept, 0o700))
 	must(t, os.Chown(home, agentUID, agentGID))
-	parent, err := g.withLimits().openParent(g.Scan)
+	parent, err := g.withLimits().openParent(g.ScanDir)
 	must(t, err)
-	d, err := g.withLimits().recreateDir(parent, "svc", fsutil.Self())
+	d, err := g.withLimits().recreateDir(parent, "svc", fsutil.ProcessActor())
 	must(t, err)
 	must(t, d.Close())
-	parent, err = g.withLimits().openParent(g.Scan)
+	parent, err = g.withLimits().openParent(g.ScanDir)
 	must(t, err)
 	g.withLimits().removeOld(parent, "svc")
 	if _, err := os.Stat(kept + "/secret"); err != nil {
 		t.Errorf("root's file: %v", err)
 	}
-	info, err := os.Stat(g.Scan)
+	info, err := os.Stat(g.ScanDir)
 	must(t, err)
 	if uid := info.Sys().(*syscall.Stat_t).Uid; uid != agentUID {
 		t.Errorf("the scan directory belongs to %d", uid)
@@ -184,25 +184,25 @@ func TestRootRemovesNothingThatTheAgentHasRenamed(t *testing.T) {
 func TestRootRemovesNothingThatTheAgentHasMovedIntoTheScanDirectory(t *testing.T) {
 	testkit.NeedRoot(t)
 	g := newLayout(t)
-	must(t, layAt(filepath.Join(g.Scan, scannerDir), map[string]string{"lock": ""}))
-	must(t, layAt(filepath.Join(g.Scan, "gateway-a"), map[string]string{"run": "#!/bin/sh\n"}))
-	moved := filepath.Join(g.Scan, "moved", "rootsub")
-	must(t, layAt(moved, map[string]string{"secret": "x"}))
+	must(t, writeServiceDir(filepath.Join(g.ScanDir, scannerDir), map[string]string{"lock": ""}))
+	must(t, writeServiceDir(filepath.Join(g.ScanDir, "gateway-a"), map[string]string{"run": "#!/bin/sh\n"}))
+	moved := filepath.Join(g.ScanDir, "moved", "rootsub")
+	must(t, writeServiceDir(moved, map[string]string{"secret": "x"}))
 	must(t, os.Chmod(moved, 0o700))
-	for _, name := range []string{g.Scan, filepath.Dir(moved), filepath.Join(g.Scan, scannerDir), filepath.Join(g.Scan, "gateway-a")} {
+	for _, name := range []string{g.ScanDir, filepath.Dir(moved), filepath.Join(g.ScanDir, scannerDir), filepath.Join(g.ScanDir, "gateway-a")} {
 		must(t, os.Chown(name, agentUID, agentGID))
 	}
 	dir, lock, err := g.withLimits().prepare()
 	must(t, err)
 	must(t, errors.Join(dir.Close(), lock.Close()))
-	until(t, "the rest of what the agent had there is removed", func() bool {
-		kept, _ := filepath.Glob(filepath.Join(filepath.Dir(g.Scan), oldPrefix+"*", "*"))
+	waitUntil(t, "the rest of what the agent had there is removed", func() bool {
+		kept, _ := filepath.Glob(filepath.Join(filepath.Dir(g.ScanDir), oldDirPrefix+"*", "*"))
 		return len(kept) == 1 && filepath.Base(kept[0]) == "moved"
 	})
-	if entries, err := os.ReadDir(g.Scan); err != nil || len(entries) != 1 {
+	if entries, err := os.ReadDir(g.ScanDir); err != nil || len(entries) != 1 {
 		t.Errorf("the new scan directory has %v, %v", entries, err)
 	}
-	found, _ := filepath.Glob(filepath.Join(filepath.Dir(g.Scan), oldPrefix+"*", "moved", "rootsub", "secret"))
+	found, _ := filepath.Glob(filepath.Join(filepath.Dir(g.ScanDir), oldDirPrefix+"*", "moved", "rootsub", "secret"))
 	if len(found) != 1 {
 		t.Error("root's file is gone")
 	}

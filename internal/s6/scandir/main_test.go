@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	testkit.IsolateProcess()
-	testkit.AtOnce(8)
+	testkit.LimitParallel(8)
 	goleak.VerifyTestMain(m)
 }
 
@@ -33,29 +33,29 @@ const mainHermes = "main-hermes"
 
 // host is a fake PID 1. Every registered service that is wanted up is up.
 type host struct {
-	mu       sync.Mutex
-	services map[string]*supervisor.Service
-	units    map[string]supervisor.Unit
-	taken    map[string]string
-	gateways []string // registered gateways, with "+" if they must start
-	gone     []string
-	events   []string
-	said     []string
-	deny     error // error that SlotMade returns
-	full     error // error that CheckCapacity returns
+	mu            sync.Mutex
+	services      map[string]*supervisor.Service
+	units         map[string]supervisor.Unit
+	reservedNames map[string]string
+	gateways      []string // registered gateways, with "+" if they must start
+	removedSlots  []string
+	events        []string
+	messages      []string
+	slotMadeErr   error // error that SlotMade returns
+	capacityErr   error // error that CheckCapacity returns
 }
 
 func newHost() *host {
 	return &host{
-		services: make(map[string]*supervisor.Service), units: make(map[string]supervisor.Unit), taken: make(map[string]string),
+		services: make(map[string]*supervisor.Service), units: make(map[string]supervisor.Unit), reservedNames: make(map[string]string),
 	}
 }
 
 func (h *host) SlotMade(_ context.Context, profile string, start bool, exports map[string]string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.deny != nil {
-		return h.deny
+	if h.slotMadeErr != nil {
+		return h.slotMadeErr
 	}
 	if start {
 		profile += "+"
@@ -70,19 +70,19 @@ func (h *host) SlotMade(_ context.Context, profile string, start bool, exports m
 func (h *host) SlotRemoved(_ context.Context, service string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.gone = append(h.gone, service)
+	h.removedSlots = append(h.removedSlots, service)
 }
 
 func (h *host) WhyReserved(name string) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.taken[name]
+	return h.reservedNames[name]
 }
 
 func (h *host) CheckCapacity() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.full
+	return h.capacityErr
 }
 
 func (h *host) Register(_ context.Context, u supervisor.Unit, want supervisor.Want) error {
@@ -141,7 +141,7 @@ func (h *host) ForeignSpec(root bool) proc.Spec {
 func (h *host) Say(format string, args ...any) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.said = append(h.said, fmt.Sprintf(format, args...))
+	h.messages = append(h.messages, fmt.Sprintf(format, args...))
 }
 
 // whileLocked runs f while the host can't change.
@@ -159,11 +159,11 @@ func (h *host) unit(name string) supervisor.Unit {
 
 func (h *host) has(name string) bool { return h.Snapshot().Find(name) != nil }
 
-func (h *host) heard(text string) int {
+func (h *host) countMessages(text string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	n := 0
-	for _, line := range h.said {
+	for _, line := range h.messages {
 		if strings.Contains(line, text) {
 			n++
 		}
@@ -174,7 +174,7 @@ func (h *host) heard(text string) int {
 func (h *host) unregistered() []string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.Clone(h.gone)
+	return slices.Clone(h.removedSlots)
 }
 
 // newLayout returns a layout in a directory that every user can reach.
@@ -186,14 +186,14 @@ func newLayout(t *testing.T) Layout {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	must(t, os.Chmod(dir, 0o755))
-	agent := fsutil.Self()
+	agent := fsutil.ProcessActor()
 	if os.Geteuid() == 0 {
 		agent = fsutil.NewActor(fsutil.Identity{UID: agentUID, GID: agentGID})
 	}
-	return Layout{Scan: filepath.Join(dir, "run/service"), Base: filepath.Join(dir, "run/s6"), Agent: agent}
+	return Layout{ScanDir: filepath.Join(dir, "run/service"), BaseDir: filepath.Join(dir, "run/s6"), Agent: agent}
 }
 
-func open(t *testing.T, h Host, g Layout) *Scanner {
+func openScanner(t *testing.T, h Host, g Layout) *Scanner {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s, err := Open(ctx, h, g)
@@ -204,17 +204,17 @@ func open(t *testing.T, h Host, g Layout) *Scanner {
 	t.Cleanup(func() {
 		cancel()
 		<-s.Ended()
-		until(t, "what was moved aside is removed", func() bool { return leftovers(g) == 0 })
+		waitUntil(t, "what was moved aside is removed", func() bool { return countLeftovers(g) == 0 })
 	})
 	return s
 }
 
-func leftovers(g Layout) int {
+func countLeftovers(g Layout) int {
 	n := 0
-	for _, dir := range []string{filepath.Dir(g.Scan), filepath.Dir(g.Base)} {
+	for _, dir := range []string{filepath.Dir(g.ScanDir), filepath.Dir(g.BaseDir)} {
 		entries, _ := os.ReadDir(dir)
 		for _, e := range entries {
-			if strings.HasPrefix(e.Name(), oldPrefix) {
+			if strings.HasPrefix(e.Name(), oldDirPrefix) {
 				n++
 			}
 		}
@@ -229,12 +229,12 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// patience is the longest time that a test waits for something that must happen.
-const patience = 2 * time.Minute
+// testTimeout is the longest time that a test waits for something that must happen.
+const testTimeout = 2 * time.Minute
 
-func until(t *testing.T, what string, cond func() bool) {
+func waitUntil(t *testing.T, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !cond(); {
+	for end := time.Now().Add(testTimeout); !cond(); {
 		if time.Now().After(end) {
 			t.Fatalf("never: %s", what)
 		}
@@ -244,12 +244,12 @@ func until(t *testing.T, what string, cond func() bool) {
 
 func makeServiceDir(t *testing.T, g Layout, name string, files map[string]string) string {
 	t.Helper()
-	dir := filepath.Join(g.Scan, name)
-	must(t, g.Agent.Do(func() error { return layAt(dir, files) }))
+	dir := filepath.Join(g.ScanDir, name)
+	must(t, g.Agent.Do(func() error { return writeServiceDir(dir, files) }))
 	return dir
 }
 
-func layAt(dir string, files map[string]string) error {
+func writeServiceDir(dir string, files map[string]string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}

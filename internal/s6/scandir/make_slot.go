@@ -33,7 +33,7 @@ func (s *Scanner) publishSlot(ctx context.Context, name string, k slotKind, file
 	var err error
 	if lost := s.doInScanner(ctx, func() {
 		// The new definition replaces an earlier one from Enqueue.
-		s.queue.storeDefinition(name, definition{Kind: k, Files: files, Down: down, definingFilesOnly: k == fixedSlot})
+		s.queue.storeDefinition(name, slotDefinition{Kind: k, Files: files, Down: down, definingFilesOnly: k == fixedSlot})
 		err = s.makeQueued(name)
 		s.publish()
 	}); lost != nil {
@@ -42,9 +42,9 @@ func (s *Scanner) publishSlot(ctx context.Context, name string, k slotKind, file
 	return err
 }
 
-var errForeign = errors.New("a directory of that name defines another service; remove it")
+var errForeignDir = errors.New("a directory of that name defines another service; remove it")
 
-const slotRetry = time.Second
+const slotRetryDelay = time.Second
 
 // makeQueued makes the slot name if it is in the queue. A finished slot leaves the queue at the next publish. After a failure
 // the slot stays for another attempt; makeQueued returns only the first error of a slot.
@@ -55,15 +55,15 @@ func (s *Scanner) makeQueued(name string) error {
 	}
 	err := s.makeSlot(name, d)
 	switch {
-	case err == nil, errors.Is(err, errForeign):
+	case err == nil, errors.Is(err, errForeignDir):
 		s.unpublished = append(s.unpublished, madeSlot{name, d.Down})
 	case errors.Is(err, errAgentIsMaking):
-		s.retries[name], err = true, nil
-		s.checkTimer.Reset(agentMakingPoll)
+		s.failedSlots[name], err = true, nil
+		s.checkTimer.Reset(agentMakingPollInterval)
 	default:
-		s.retries[name] = true
-		s.checkTimer.Reset(slotRetry)
-		s.queue.change(name, func(d *definition) { d.Failed, d.definingFilesOnly = true, false })
+		s.failedSlots[name] = true
+		s.checkTimer.Reset(slotRetryDelay)
+		s.queue.change(name, func(d *slotDefinition) { d.Failed, d.definingFilesOnly = true, false })
 		if d.Failed {
 			err = nil
 		}
@@ -76,12 +76,12 @@ func (s *Scanner) makeQueued(name string) error {
 
 // makeSlot makes the slot name, unless its directory exists and is unchanged. It replaces a directory that another program has
 // removed or replaced.
-func (s *Scanner) makeSlot(name string, d definition) error {
+func (s *Scanner) makeSlot(name string, d slotDefinition) error {
 	e := s.entryOf(name)
 	defer s.removeUnused(name)
 	if old := e.Slot; old != nil {
 		if old.Kind == foreignSlot {
-			return errForeign
+			return errForeignDir
 		}
 		if s.nameUnchanged(old) {
 			if !d.definingFilesOnly {
@@ -89,7 +89,7 @@ func (s *Scanner) makeSlot(name string, d definition) error {
 			}
 			return nil
 		}
-		s.forget(e)
+		s.forgetEntry(e)
 	}
 	err := s.makeDir(name, d)
 	if profile, ok := profiles.SlotProfile(name); ok && errors.Is(err, fs.ErrExist) {
@@ -111,7 +111,7 @@ var errAgentIsMaking = errors.New("somebody else is making it")
 
 // makeDir makes the directory of a slot. If the agent is making the same slot, it returns errAgentIsMaking. The agent has
 // already checked that the name is free, and its rename would now fail (contract, section 9.3).
-func (s *Scanner) makeDir(name string, d definition) error {
+func (s *Scanner) makeDir(name string, d slotDefinition) error {
 	nodes := d.Files.definingFiles(d.Down)
 	if !d.definingFilesOnly {
 		nodes = append(nodes, d.Files.otherFiles()...)
@@ -135,7 +135,7 @@ func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	e := s.entries[name]
 	for _, temp := range []string{"." + name + ".tmp", name + ".tmp"} {
 		info, err := dir.Lstat(temp)
-		if err != nil || time.Since(info.ModTime()).Abs() >= agentMakingTime {
+		if err != nil || time.Since(info.ModTime()).Abs() >= agentMakingTimeout {
 			continue
 		}
 		if e.firstSeenMaking.IsZero() {
@@ -147,8 +147,8 @@ func (s *Scanner) agentIsMaking(dir *fsutil.Dir, name string) bool {
 	return false
 }
 
-// definition describes a slot of hinit that must be made. A re-execution hands over all fields except those with the tag "-".
-type definition struct {
+// slotDefinition describes a slot of hinit that must be made. A re-execution hands over all fields except those with the tag "-".
+type slotDefinition struct {
 	Kind   slotKind `reexec:"kind"`
 	Files  Files    `reexec:"files"`
 	Down   bool     `reexec:"down"`
@@ -159,8 +159,8 @@ type definition struct {
 
 // retryFailed tries again to make the slots whose last attempt has failed.
 func (s *Scanner) retryFailed() {
-	again := s.retries
-	s.retries = make(map[string]bool)
+	again := s.failedSlots
+	s.failedSlots = make(map[string]bool)
 	for name := range again {
 		s.makeOrReport(name)
 	}
@@ -171,7 +171,7 @@ func (s *Scanner) retryFailed() {
 
 // openSlot opens the existing directory name as a slot.
 func (s *Scanner) openSlot(name string, k slotKind) (*Slot, error) {
-	d, err := s.dir.Sub(name)
+	d, err := s.dir.OpenSubdir(name)
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +180,7 @@ func (s *Scanner) openSlot(name string, k slotKind) (*Slot, error) {
 		_ = d.Close()
 		return nil, err
 	}
-	return &Slot{Name: name, Dir: filepath.Join(s.layout.Scan, name), Kind: k, ID: fsutil.IDOf(info), dir: d}, nil
+	return &Slot{Name: name, Dir: filepath.Join(s.layout.ScanDir, name), Kind: k, ID: fsutil.IDOf(info), dir: d}, nil
 }
 
 // RemoveSlot removes the slot of one of hinit's services, unless another directory now has its name.
@@ -196,7 +196,7 @@ func (s *Scanner) RemoveSlot(ctx context.Context, name string) error {
 		if s.nameUnchanged(e.Slot) {
 			err = s.dir.RemoveAll(name)
 		}
-		s.forget(e)
+		s.forgetEntry(e)
 		s.publish()
 	}); lost != nil {
 		return lost
@@ -207,14 +207,14 @@ func (s *Scanner) RemoveSlot(ctx context.Context, name string) error {
 	return nil
 }
 
-func (s *Scanner) forget(e *entry) {
+func (s *Scanner) forgetEntry(e *entry) {
 	e.Slot.close()
 	e.Slot, e.missingFiles = nil, nil
 }
 
 // SetDown creates or removes the down file of an existing slot.
 func (s *Scanner) SetDown(name string, down bool) {
-	if s.queue.change(name, func(d *definition) { d.Down = down }) {
+	if s.queue.change(name, func(d *slotDefinition) { d.Down = down }) {
 		return
 	}
 	if slot := s.table.Load().byName[name]; slot != nil {
@@ -252,8 +252,8 @@ type queue struct {
 	wake chan struct{}
 
 	mu                sync.Mutex
-	items             []queueItem           // items in the order of processing
-	definitionsByName map[string]definition // definitions by name, of queued slots and of finished slots that are not yet published
+	items             []queueItem               // items in the order of processing
+	definitionsByName map[string]slotDefinition // definitions by name, of queued slots and of finished slots that are not yet published
 }
 
 // queueItem is either the name of a slot to make, or a channel to close after all earlier items.
@@ -265,11 +265,11 @@ type queueItem struct {
 // Enqueue asks the scanner to make the directory of one of hinit's services later. Unlike [Scanner.Publish], it doesn't block.
 // The scanner reports errors to the host.
 func (s *Scanner) Enqueue(name string, files Files, down bool) {
-	s.queue.add(name, definition{Kind: nativeSlot, Files: files, Down: down, definingFilesOnly: true})
+	s.queue.add(name, slotDefinition{Kind: nativeSlot, Files: files, Down: down, definingFilesOnly: true})
 }
 
-// WhenQueued returns a channel that is closed when the scanner has tried to make every slot that is now in the queue.
-func (s *Scanner) WhenQueued() <-chan struct{} {
+// QueueDone returns a channel that is closed when the scanner has tried to make every slot that is now in the queue.
+func (s *Scanner) QueueDone() <-chan struct{} {
 	reached := make(chan struct{})
 	s.queue.appendItem(queueItem{done: reached})
 	return reached
@@ -290,12 +290,12 @@ func (s *Scanner) makeIfQueued(ctx context.Context, path string) error {
 	})
 }
 
-func (q *queue) add(name string, d definition) {
+func (q *queue) add(name string, d slotDefinition) {
 	q.storeDefinition(name, d)
 	q.appendItem(queueItem{name: name})
 }
 
-func (q *queue) storeDefinition(name string, d definition) {
+func (q *queue) storeDefinition(name string, d slotDefinition) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.definitionsByName[name] = d
@@ -313,7 +313,7 @@ func (q *queue) has(name string) bool {
 	return open
 }
 
-func (q *queue) get(name string) (d definition, open bool) {
+func (q *queue) get(name string) (d slotDefinition, open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	d, open = q.definitionsByName[name]
@@ -321,7 +321,7 @@ func (q *queue) get(name string) (d definition, open bool) {
 }
 
 // change changes the stored definition of a slot. It returns false if the queue has none.
-func (q *queue) change(name string, change func(*definition)) bool {
+func (q *queue) change(name string, change func(*slotDefinition)) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	d, open := q.definitionsByName[name]
@@ -333,7 +333,7 @@ func (q *queue) change(name string, change func(*definition)) bool {
 }
 
 // drop removes the definition of a slot from the queue and returns it.
-func (q *queue) drop(name string) (d definition, open bool) {
+func (q *queue) drop(name string) (d slotDefinition, open bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	d, open = q.definitionsByName[name]
@@ -351,7 +351,7 @@ func (q *queue) next() (first queueItem, more bool) {
 	return first, len(q.items) > 0
 }
 
-func (q *queue) definitions() map[string]definition {
+func (q *queue) definitions() map[string]slotDefinition {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return maps.Clone(q.definitionsByName)
@@ -361,7 +361,7 @@ func (q *queue) definitions() map[string]definition {
 // publish after each slot would be expensive.
 const maxUnpublished = 64
 
-// serveQueue processes the first item of the queue: it makes a slot, or closes a channel of WhenQueued. It publishes new slots
+// serveQueue processes the first item of the queue: it makes a slot, or closes a channel of QueueDone. It publishes new slots
 // in batches, because a publish copies the whole table.
 func (s *Scanner) serveQueue() {
 	first, more := s.queue.next()

@@ -9,10 +9,10 @@ import (
 	"hinit/internal/testkit"
 )
 
-func makeRootsDir(t *testing.T, g Layout, name string) string {
+func makeRootDir(t *testing.T, g Layout, name string) string {
 	t.Helper()
-	dir := filepath.Join(g.Scan, name)
-	must(t, layAt(dir, map[string]string{
+	dir := filepath.Join(g.ScanDir, name)
+	must(t, writeServiceDir(dir, map[string]string{
 		"run": "#!/bin/sh\nexec s6-envdir env sleep 1000\n", "env/PATH": "/bin", "data/rules/allow": "", "type": "longrun\n", "timeout-kill": "1000\n",
 		"log/run": "#!/bin/sh\n",
 	}))
@@ -23,7 +23,7 @@ func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) 
 	t.Parallel()
 	testkit.NeedRoot(t)
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	spoil := map[string]func(dir string) error{
 		"loose-env":         func(dir string) error { return os.Chmod(dir+"/env", 0o777) },
 		"agents-env":        func(dir string) error { return os.Chown(dir+"/env", agentUID, agentGID) },
@@ -45,22 +45,22 @@ func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) 
 		},
 	}
 	for name, f := range spoil {
-		dir := makeRootsDir(t, g, name)
+		dir := makeRootDir(t, g, name)
 		must(t, f(dir))
 	}
-	must(t, os.Symlink("x", g.Scan+"/link-env/env"))
-	must(t, os.Chmod(g.Scan+"/loose-down-signal/down-signal", 0o666))
-	kept := makeRootsDir(t, g, "kept")
+	must(t, os.Symlink("x", g.ScanDir+"/link-env/env"))
+	must(t, os.Chmod(g.ScanDir+"/loose-down-signal/down-signal", 0o666))
+	kept := makeRootDir(t, g, "kept")
 	must(t, os.MkdirAll(kept+"/event", 0o755))
 	must(t, os.Chmod(kept+"/event", 0o1730))
-	logged := makeRootsDir(t, g, "agents-logger")
+	logged := makeRootDir(t, g, "agents-logger")
 	must(t, os.Chown(logged+"/log/run", agentUID, agentGID))
 	must(t, s.Scan(t.Context()))
 	for name := range spoil {
 		if u := h.unit(name); u.Name == "" || u.Spec.Cred == nil || u.OpenDir != nil {
 			t.Errorf("%s is run as root: %+v", name, u.Spec)
 		}
-		if h.heard("/"+name+": it is not run as root") != 1 {
+		if h.countMessages("/"+name+": it is not run as root") != 1 {
 			t.Errorf("nobody is told why %s is not run as root, or more than once", name)
 		}
 	}
@@ -74,9 +74,9 @@ func TestAServiceWhoseEnvironmentTheAgentCanWriteDoesNotRunAsRoot(t *testing.T) 
 func TestAServiceThatRootGivesAwayIsNotRunAsRootAnyMore(t *testing.T) {
 	testkit.NeedRoot(t)
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
-	dir := makeRootsDir(t, g, "given")
-	closed := makeRootsDir(t, g, "closed")
+	s := openScanner(t, h, g)
+	dir := makeRootDir(t, g, "given")
+	closed := makeRootDir(t, g, "closed")
 	must(t, os.Chmod(closed, 0o700))
 	must(t, s.Scan(t.Context()))
 	for _, name := range []string{"given", "given/log", "closed"} {

@@ -20,7 +20,7 @@ func enqueueMany(s *Scanner, n int) []string {
 }
 
 func (l Layout) exists(name string) bool {
-	_, err := os.Lstat(filepath.Join(l.Scan, name))
+	_, err := os.Lstat(filepath.Join(l.ScanDir, name))
 	return err == nil
 }
 
@@ -29,31 +29,31 @@ func (l Layout) exists(name string) bool {
 func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
 	t.Parallel()
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	names := enqueueMany(s, 300)
-	made := s.WhenQueued()
+	made := s.QueueDone()
 	last := names[len(names)-1]
 	if !s.Has(last) {
 		t.Error("what is in the queue does not count as a slot")
 	}
 	s.SetDown(names[0], false)
 	s.SetDown(last, false)
-	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.Scan, last)))
+	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.ScanDir, last)))
 	if !g.exists(last + "/run") {
 		t.Error("the slot that was asked for is not there")
 	}
-	if slot, err := s.Find(t.Context(), filepath.Join(g.Scan, last)); err != nil || !slot.IsNative() || !slot.NormallyUp() {
+	if slot, err := s.Find(t.Context(), filepath.Join(g.ScanDir, last)); err != nil || !slot.IsNative() || !slot.NormallyUp() {
 		t.Errorf("the slot that was asked for: %+v, %v", slot, err)
 	}
-	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.Scan, names[200], "log")))
-	if slot, err := s.Find(t.Context(), filepath.Join(g.Scan, names[200], "log")); err != nil {
+	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.ScanDir, names[200], "log")))
+	if slot, err := s.Find(t.Context(), filepath.Join(g.ScanDir, names[200], "log")); err != nil {
 		t.Errorf("its logger: %+v, %v", slot, err)
 	}
-	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.Scan, "nobody")))
+	must(t, s.makeIfQueued(t.Context(), filepath.Join(g.ScanDir, "nobody")))
 	must(t, s.RemoveSlot(t.Context(), names[299-1]))
 	<-made
 	for i, name := range names {
-		slot, err := s.Find(t.Context(), filepath.Join(g.Scan, name))
+		slot, err := s.Find(t.Context(), filepath.Join(g.ScanDir, name))
 		switch {
 		case i == 298:
 			if err == nil || g.exists(name) {
@@ -65,19 +65,19 @@ func TestASlotInTheQueueIsThereWhenSomebodyLooks(t *testing.T) {
 			t.Errorf("%s is normally up: %v", name, slot.NormallyUp())
 		}
 	}
-	if len(h.unregistered()) != 0 || h.heard("") != 0 {
-		t.Errorf("gone: %v, said: %v", h.unregistered(), h.said)
+	if len(h.unregistered()) != 0 || h.countMessages("") != 0 {
+		t.Errorf("gone: %v, said: %v", h.unregistered(), h.messages)
 	}
 }
 
 func TestASlotThatTheAgentMakesBeforeItsTurnStays(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	makeServiceDir(t, g, "gateway-p001", map[string]string{"run": "#!/bin/sh\n", "mine": "x"})
 	enqueueMany(s, 3)
-	<-s.WhenQueued()
+	<-s.QueueDone()
 	if !g.exists("gateway-p001/mine") || !s.Has("gateway-p001") || !s.Has("gateway-p002") {
-		t.Errorf("slots: %v", names(s))
+		t.Errorf("slots: %v", slotNames(s))
 	}
 }
 
@@ -86,12 +86,12 @@ func TestASlotThatTheAgentMakesBeforeItsTurnStays(t *testing.T) {
 func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 	g, h := newLayout(t), newHost()
 	g.completeAfter = time.Hour
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	must(t, s.PublishFixed(t.Context(), mainHermes, Files{Run: "#!/bin/sh\n"}))
 	s.Enqueue("gateway-a", gatewayFiles, true)
-	<-s.WhenQueued()
+	<-s.QueueDone()
 	for slot, want := range map[string]string{"gateway-a": "down run", mainHermes: "run"} {
-		entries, err := os.ReadDir(filepath.Join(g.Scan, slot))
+		entries, err := os.ReadDir(filepath.Join(g.ScanDir, slot))
 		must(t, err)
 		var have []string
 		for _, e := range entries {
@@ -107,7 +107,7 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 		t.Error("a slot of the queue that somebody waits for is not complete")
 	}
 	must(t, s.doInScanner(t.Context(), func() { s.idleTimer.Reset(0) }))
-	until(t, "the slots are complete", func() bool {
+	waitUntil(t, "the slots are complete", func() bool {
 		return g.exists("gateway-a/log/supervise/control") && g.exists(mainHermes+"/supervise/control")
 	})
 	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, true))
@@ -118,13 +118,13 @@ func TestASlotInTheQueueGetsItsDefinitionFirst(t *testing.T) {
 
 func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s, stop := first(t, h, g)
+	s, stop := openWithCancel(t, h, g)
 	// With one step for all slots, the queue makes none before the last is in it.
 	must(t, s.doInScanner(context.Background(), func() { enqueueMany(s, 40) }))
-	next := successor(t, h, g, s, stop)
-	<-next.WhenQueued()
+	next := replaceScanner(t, h, g, s, stop)
+	<-next.QueueDone()
 	if !g.exists("gateway-p000/down") || !g.exists("gateway-p039/down") || !next.Has("gateway-p039") {
-		t.Errorf("slots: %v", names(next))
+		t.Errorf("slots: %v", slotNames(next))
 	}
 }
 
@@ -132,19 +132,19 @@ func TestASuccessorMakesWhatWasInTheQueue(t *testing.T) {
 func TestASlotThatCouldNotBeMadeIsMadeWhenTheDiskIsWellAgain(t *testing.T) {
 	t.Parallel()
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
-	must(t, os.Chmod(g.Scan, 0o555)) // slots are made as the agent's user, so this fails now
+	s := openScanner(t, h, g)
+	must(t, os.Chmod(g.ScanDir, 0o555)) // slots are made as the agent's user, so this fails now
 	if err := s.Publish(t.Context(), "gateway-a", gatewayFiles, true); err == nil {
 		t.Fatal("a slot was made where nothing can be")
 	}
 	s.Enqueue("gateway-b", gatewayFiles, true)
-	<-s.WhenQueued()
+	<-s.QueueDone()
 	must(t, s.doInScanner(t.Context(), s.retryFailed))
-	if n := h.heard("cannot make the slot of"); n != 1 {
+	if n := h.countMessages("cannot make the slot of"); n != 1 {
 		t.Errorf("what can't be made was told %d times", n)
 	}
-	must(t, os.Chmod(g.Scan, 0o755))
-	until(t, "the slots are made", func() bool {
+	must(t, os.Chmod(g.ScanDir, 0o755))
+	waitUntil(t, "the slots are made", func() bool {
 		return s.Has("gateway-a") && s.Has("gateway-b") && g.exists("gateway-b/supervise/control")
 	})
 }

@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	maxServices       = 1000
-	agentMakingTime   = 5 * time.Second // how long to wait for another program that is making the same slot
-	agentMakingPoll   = 100 * time.Millisecond
-	agentMakingLimit  = 3 * agentMakingTime    // longest wait for a program that makes its temporary directory again and again
-	idlePoll          = time.Hour              // time between checks if file notifications work and all slots are hinit's own
-	foreignPoll       = time.Minute            // time between checks if another program has made a slot
-	busyPoll          = 5 * time.Second        // time between checks if file notifications don't work
-	settleTime        = 50 * time.Millisecond  // time from a notification to its check
-	checkGap          = time.Second            // shortest time between two checks that notifications cause
-	missingFilesDelay = 100 * time.Millisecond // after this time without a new slot, the scanner adds missing files to slots
-	holdTime          = 3 * time.Second        // how long each of the two programs of a re-execution waits for its scanner
+	maxServices             = 1000
+	agentMakingTimeout      = 5 * time.Second // how long to wait for another program that is making the same slot
+	agentMakingPollInterval = 100 * time.Millisecond
+	agentMakingLimit        = 3 * agentMakingTimeout // longest wait for a program that makes its temporary directory again and again
+	idlePollInterval        = time.Hour              // time between checks if file notifications work and all slots are hinit's own
+	foreignPollInterval     = time.Minute            // time between checks if another program has made a slot
+	busyPollInterval        = 5 * time.Second        // time between checks if file notifications don't work
+	checkDelay              = 50 * time.Millisecond  // time from a notification to its check
+	minCheckInterval        = time.Second            // shortest time between two checks that notifications cause
+	missingFilesDelay       = 100 * time.Millisecond // after this time without a new slot, the scanner adds missing files to slots
+	holdTimeout             = 3 * time.Second        // how long each of the two programs of a re-execution waits for its scanner
 )
 
 // Host is the part of PID 1 that a scanner uses. The scanner's goroutine calls the methods, which may block.
@@ -54,7 +54,7 @@ type serviceHost struct {
 	s *Scanner
 }
 
-func (a serviceHost) Publish()                                { a.s.publish() }
+func (a serviceHost) PublishState()                           { a.s.publish() }
 func (a serviceHost) Watch(path string)                       { a.s.watch(path) }
 func (a serviceHost) Unwatch(path string)                     { a.s.watches.Remove(path) }
 func (a serviceHost) CheckAfter(d time.Duration)              { a.s.checkTimer.Reset(d) }
@@ -70,7 +70,7 @@ type Scanner struct {
 	records        chan supervisor.Record
 	ended          chan struct{}
 	resumed        chan struct{} // closed when the directories are open again after a re-execution
-	table          atomic.Pointer[table]
+	table          atomic.Pointer[slotTable]
 	checkRequested atomic.Bool // a caller has asked for a check for removed directories
 	queue          *queue
 
@@ -78,7 +78,7 @@ type Scanner struct {
 	ctx            context.Context   //nolint:containedctx // ends the goroutine
 	entries        map[string]*entry // entries by their name in the scan directory
 	unpublished    []madeSlot        // finished slots of the queue that are not yet published
-	retries        map[string]bool   // queued slots whose last attempt has failed
+	failedSlots    map[string]bool   // queued slots whose last attempt has failed
 	idleTimer      *time.Timer       // fires when the scanner has been idle for a while
 	limitMessage   string            // last message about the limit of services
 	watches        watch.Set
@@ -108,16 +108,16 @@ func Open(ctx context.Context, host Host, layout Layout) (*Scanner, error) {
 func newScanner(host Host, layout Layout, dir *fsutil.Dir, lock *os.File) *Scanner {
 	return &Scanner{
 		host: host, layout: layout, dir: dir, lock: lock, requests: make(chan func()),
-		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1), definitionsByName: make(map[string]definition)},
-		entries: make(map[string]*entry), retries: make(map[string]bool),
-		checkTimer: time.NewTimer(time.Hour), idleTimer: time.NewTimer(time.Hour), pollInterval: busyPoll,
+		records: make(chan supervisor.Record, 1024), ended: make(chan struct{}), queue: &queue{wake: make(chan struct{}, 1), definitionsByName: make(map[string]slotDefinition)},
+		entries: make(map[string]*entry), failedSlots: make(map[string]bool),
+		checkTimer: time.NewTimer(time.Hour), idleTimer: time.NewTimer(time.Hour), pollInterval: busyPollInterval,
 	}
 }
 
 // observeFiles turns on file notifications for the scan directory. Without them, the scanner checks the directory more often.
 func (s *Scanner) observeFiles() {
-	if s.watches.Open() == nil && blocking.Do(blocking.Runtime, func() error { return s.watches.AddPath(s.layout.Scan) }) == nil {
-		s.pollInterval = idlePoll
+	if s.watches.Open() == nil && blocking.Do(blocking.Runtime, func() error { return s.watches.AddPath(s.layout.ScanDir) }) == nil {
+		s.pollInterval = idlePollInterval
 	}
 }
 
@@ -212,7 +212,7 @@ func (s *Scanner) loop() {
 			s.observe(r)
 		case ev, ok := <-changes:
 			if !ok {
-				changes, s.pollInterval = nil, busyPoll
+				changes, s.pollInterval = nil, busyPollInterval
 			} else if s.needsCheck(ev) {
 				s.scheduleCheck()
 			}
@@ -235,17 +235,17 @@ func (s *Scanner) loop() {
 func (s *Scanner) untilNextCheck() time.Duration {
 	for _, e := range s.entries {
 		if e.Service != nil {
-			return min(s.pollInterval, foreignPoll)
+			return min(s.pollInterval, foreignPollInterval)
 		}
 	}
 	return s.pollInterval
 }
 
-// scheduleCheck schedules an early check, at least checkGap after the last check.
+// scheduleCheck schedules an early check, at least minCheckInterval after the last check.
 func (s *Scanner) scheduleCheck() {
 	if !s.checkScheduled {
 		s.checkScheduled = true
-		s.checkTimer.Reset(max(settleTime, time.Until(s.lastCheck.Add(checkGap))))
+		s.checkTimer.Reset(max(checkDelay, time.Until(s.lastCheck.Add(minCheckInterval))))
 	}
 }
 
@@ -253,7 +253,7 @@ func (s *Scanner) scheduleCheck() {
 // in their own directories.
 func (s *Scanner) needsCheck(ev watch.Event) bool {
 	dir, name := filepath.Split(ev.Name)
-	if filepath.Clean(dir) == s.layout.Scan {
+	if filepath.Clean(dir) == s.layout.ScanDir {
 		slot := s.slot(name)
 		return slot != nil && !(ev.Has(watch.Create) && s.nameUnchanged(slot))
 	}
@@ -301,7 +301,7 @@ func (s *Scanner) sendToScanner(ctx context.Context, f func()) error {
 	case s.requests <- f:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("cannot reach the scan directory %q: %w", s.layout.Scan, context.Cause(ctx))
+		return fmt.Errorf("cannot reach the scan directory %q: %w", s.layout.ScanDir, context.Cause(ctx))
 	case <-s.ended:
 		return errScannerEnded
 	}

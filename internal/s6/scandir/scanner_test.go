@@ -22,22 +22,22 @@ var gatewayFiles = Files{Run: "#!/bin/sh\nexec gateway\n", Finish: "#!/bin/sh\n"
 
 func TestASlotIsThereWithEverythingTheToolsLookFor(t *testing.T) {
 	g := newLayout(t)
-	s := open(t, newHost(), g)
+	s := openScanner(t, newHost(), g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, true))
 	for _, name := range []string{
 		"run", "finish", "type", "down", "event", "supervise/control", "supervise/event",
 		"log/run", "log/event", "log/supervise/control",
 	} {
-		if _, err := os.Lstat(filepath.Join(g.Scan, "gateway-a", name)); err != nil {
+		if _, err := os.Lstat(filepath.Join(g.ScanDir, "gateway-a", name)); err != nil {
 			t.Error(err)
 		}
 	}
-	slot, err := s.Find(t.Context(), g.Scan+"/gateway-a")
+	slot, err := s.Find(t.Context(), g.ScanDir+"/gateway-a")
 	if err != nil || slot.Name != "gateway-a" || !slot.IsNative() || slot.NormallyUp() {
 		t.Errorf("%v, %v", slot, err)
 	}
 	s.SetDown("gateway-a", false)
-	if _, err := os.Lstat(g.Scan + "/gateway-a/down"); !os.IsNotExist(err) || !slot.NormallyUp() {
+	if _, err := os.Lstat(g.ScanDir + "/gateway-a/down"); !os.IsNotExist(err) || !slot.NormallyUp() {
 		t.Errorf("the down file is still there: %v", err)
 	}
 	s.SetDown("gateway-a", true)
@@ -48,30 +48,30 @@ func TestASlotIsThereWithEverythingTheToolsLookFor(t *testing.T) {
 	}
 	must(t, s.RemoveSlot(t.Context(), "gateway-a"))
 	must(t, s.RemoveSlot(t.Context(), "gateway-a"))
-	if _, err := os.Lstat(g.Scan + "/gateway-a"); !os.IsNotExist(err) || s.Has("gateway-a") {
+	if _, err := os.Lstat(g.ScanDir + "/gateway-a"); !os.IsNotExist(err) || s.Has("gateway-a") {
 		t.Errorf("the slot is still there: %v", err)
 	}
-	if _, err := s.Find(t.Context(), g.Scan+"/gateway-a"); !errors.Is(err, client.ErrUnknown) {
+	if _, err := s.Find(t.Context(), g.ScanDir+"/gateway-a"); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("a slot that was withdrawn: %v", err)
 	}
 }
 
 func TestASlotIsFoundByEveryPathToIt(t *testing.T) {
 	g := newLayout(t)
-	s := open(t, newHost(), g)
+	s := openScanner(t, newHost(), g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
 	must(t, s.PublishFixed(t.Context(), mainHermes, gatewayFiles))
-	must(t, os.Symlink(g.Scan, filepath.Join(filepath.Dir(g.Scan), "alias")))
-	alias := filepath.Join(filepath.Dir(g.Scan), "alias")
+	must(t, os.Symlink(g.ScanDir, filepath.Join(filepath.Dir(g.ScanDir), "alias")))
+	alias := filepath.Join(filepath.Dir(g.ScanDir), "alias")
 	for path, want := range map[string]string{
-		g.Scan + "/gateway-a/": "gateway-a", alias + "/gateway-a": "gateway-a", g.Scan + "//x/../gateway-a": "gateway-a",
-		g.Scan + "/gateway-a/log": "gateway-a/log", alias + "/gateway-a/log": "gateway-a/log", g.Scan + "/main-hermes": mainHermes,
+		g.ScanDir + "/gateway-a/": "gateway-a", alias + "/gateway-a": "gateway-a", g.ScanDir + "//x/../gateway-a": "gateway-a",
+		g.ScanDir + "/gateway-a/log": "gateway-a/log", alias + "/gateway-a/log": "gateway-a/log", g.ScanDir + "/main-hermes": mainHermes,
 	} {
 		if slot, err := s.Find(t.Context(), path); err != nil || slot.Name != want {
 			t.Errorf("%s: %v, %v", path, slot, err)
 		}
 	}
-	for _, path := range []string{g.Scan, g.Scan + "/.s6-svscan", g.Scan + "/nobody", "/", "/proc/self/fd", g.Scan + "/gateway-a/event", g.Scan + "/main-hermes/log"} {
+	for _, path := range []string{g.ScanDir, g.ScanDir + "/.s6-svscan", g.ScanDir + "/nobody", "/", "/proc/self/fd", g.ScanDir + "/gateway-a/event", g.ScanDir + "/main-hermes/log"} {
 		if slot, err := s.Find(t.Context(), path); !errors.Is(err, client.ErrUnknown) {
 			t.Errorf("%s: %v, %v", path, slot, err)
 		}
@@ -80,7 +80,7 @@ func TestASlotIsFoundByEveryPathToIt(t *testing.T) {
 
 func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	makeServiceDir(t, g, "gateway-up", map[string]string{"run": "#!/bin/sh\n"})
 	makeServiceDir(t, g, "gateway-down", map[string]string{"run": "#!/bin/sh\n", "down": ""})
 	makeServiceDir(t, g, "gateway-half", nil)
@@ -97,8 +97,8 @@ func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
 			t.Errorf("gateways %q, want down and up, the latter started", got)
 		}
 	})
-	if n := h.heard("gateway-half"); n != 1 {
-		t.Errorf("half a slot was reported %d times: %v", n, h.said)
+	if n := h.countMessages("gateway-half"); n != 1 {
+		t.Errorf("half a slot was reported %d times: %v", n, h.messages)
 	}
 	makeServiceDir(t, g, "gateway-half", map[string]string{"run": "#!/bin/sh\n", "down": ""})
 	must(t, s.Scan(t.Context()))
@@ -107,20 +107,20 @@ func TestAGatewayThatTheAgentRegistersIsTheNativeOne(t *testing.T) {
 	}
 	// When the profile appears, a slot of the agent must stay as it is.
 	must(t, s.Publish(t.Context(), "gateway-up", gatewayFiles, true))
-	if _, err := os.Stat(g.Scan + "/gateway-up/down"); err == nil {
+	if _, err := os.Stat(g.ScanDir + "/gateway-up/down"); err == nil {
 		t.Error("a slot of the agent's was changed")
 	}
-	h.whileLocked(func() { h.deny = errors.New("this container has no gateways") })
+	h.whileLocked(func() { h.slotMadeErr = errors.New("this container has no gateways") })
 	makeServiceDir(t, g, "gateway-never", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Scan(t.Context()))
-	if s.Has("gateway-never") || h.heard("this container has no gateways") != 1 {
-		t.Errorf("slots %v, said %q", s.Slots(), h.said)
+	if s.Has("gateway-never") || h.countMessages("this container has no gateways") != 1 {
+		t.Errorf("slots %v, said %q", s.Slots(), h.messages)
 	}
 }
 
 func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	makeServiceDir(t, g, "gateway-a", map[string]string{"run": "#!/bin/sh\nexport B='two words' A=1\nexport C=$HOME\nexec false\n", "down": ""})
 	must(t, s.Scan(t.Context()))
 	h.whileLocked(func() {
@@ -131,30 +131,30 @@ func TestARegisteredGatewayHasWhatItsRunExports(t *testing.T) {
 	if got := s.Exports()["gateway-a"]; len(got) != 2 || got["A"] != "1" {
 		t.Errorf("afterwards it exports %v", got)
 	}
-	if h.heard("exports C with words that only a shell understands") != 1 {
-		t.Errorf("nobody was told of C: %v", h.said)
+	if h.countMessages("exports C with words that only a shell understands") != 1 {
+		t.Errorf("nobody was told of C: %v", h.messages)
 	}
 	// A slot of hinit has no exports, even after a restart of the scanner.
 	must(t, s.Publish(t.Context(), "gateway-b", gatewayFiles, true))
 	if got := s.Exports()["gateway-b"]; got != nil {
 		t.Errorf("a slot of hinit's own exports %v", got)
 	}
-	must(t, os.RemoveAll(filepath.Join(g.Scan, "gateway-a")))
+	must(t, os.RemoveAll(filepath.Join(g.ScanDir, "gateway-a")))
 	must(t, s.HandleRemoved(t.Context()))
 	if got := s.Exports()["gateway-a"]; got != nil {
 		t.Errorf("without a slot it exports %v", got)
 	}
 	// A slot whose run script is too long to read still belongs to the gateway.
-	makeServiceDir(t, g, "gateway-a", map[string]string{"run": "export A=1\n" + strings.Repeat("#\n", maxRun), "down": ""})
+	makeServiceDir(t, g, "gateway-a", map[string]string{"run": "export A=1\n" + strings.Repeat("#\n", maxRunScript), "down": ""})
 	must(t, s.Scan(t.Context()))
-	if got := s.Exports()["gateway-a"]; !s.Has("gateway-a") || got != nil || h.heard("gateway-a: what its run exports is not taken over") != 1 {
-		t.Errorf("of a run without end it took %v: %v", got, h.said)
+	if got := s.Exports()["gateway-a"]; !s.Has("gateway-a") || got != nil || h.countMessages("gateway-a: what its run exports is not taken over") != 1 {
+		t.Errorf("of a run without end it took %v: %v", got, h.messages)
 	}
 }
 
 func TestASlotThatNobodyHasScannedForIsTakenInWhenItsProfileAppears(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	makeServiceDir(t, g, "gateway-a", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, true))
 	h.whileLocked(func() {
@@ -166,19 +166,19 @@ func TestASlotThatNobodyHasScannedForIsTakenInWhenItsProfileAppears(t *testing.T
 
 func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	for i, temp := range []string{".gateway-a.tmp", "gateway-b.tmp"} {
 		name := []string{"gateway-a", "gateway-b"}[i]
 		fresh := makeServiceDir(t, g, temp, map[string]string{"run": "#!/bin/sh\n", "down": "", "mine": ""})
-		late := time.Now().Add(agentMakingTime - time.Second) // on a slow machine, the agent may take up to twice its time
+		late := time.Now().Add(agentMakingTimeout - time.Second) // on a slow machine, the agent may take up to twice its time
 		must(t, os.Chtimes(fresh, late, late))
 		must(t, s.Publish(t.Context(), name, gatewayFiles, true))
-		if _, err := os.Lstat(filepath.Join(g.Scan, name)); !os.IsNotExist(err) {
+		if _, err := os.Lstat(filepath.Join(g.ScanDir, name)); !os.IsNotExist(err) {
 			t.Errorf("%s is in the agent's way: %v", name, err)
 		}
-		must(t, os.Rename(filepath.Join(g.Scan, temp), filepath.Join(g.Scan, name)))
+		must(t, os.Rename(filepath.Join(g.ScanDir, temp), filepath.Join(g.ScanDir, name)))
 		must(t, s.Scan(t.Context()))
-		if _, err := os.Lstat(filepath.Join(g.Scan, name, "mine")); err != nil || !s.Has(name) {
+		if _, err := os.Lstat(filepath.Join(g.ScanDir, name, "mine")); err != nil || !s.Has(name) {
 			t.Errorf("%s: %v, known: %v", name, err, s.Has(name))
 		}
 	}
@@ -187,8 +187,8 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 	must(t, s.Publish(t.Context(), "gateway-c", gatewayFiles, true))
 	past := time.Now().Add(-time.Hour)
 	must(t, os.Chtimes(temp, past, past))
-	until(t, "the slot is made", func() bool { return g.exists("gateway-c") })
-	entries, err := os.ReadDir(g.Scan)
+	waitUntil(t, "the slot is made", func() bool { return g.exists("gateway-c") })
+	entries, err := os.ReadDir(g.ScanDir)
 	if err != nil || len(entries) != 5 {
 		t.Errorf("the scan directory holds %v, %v", entries, err)
 	}
@@ -196,21 +196,21 @@ func TestASlotThatTheAgentIsMakingIsLeftToTheAgent(t *testing.T) {
 
 func TestARemovedSlotIsNoticedWithoutAScan(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	for _, name := range []string{"gateway-a", "gateway-b", "gateway-c"} {
 		must(t, s.Publish(t.Context(), name, gatewayFiles, false))
 	}
-	must(t, os.RemoveAll(g.Scan+"/gateway-a"))
-	must(t, os.Rename(g.Scan+"/gateway-b", g.Scan+"/.gateway-b"))
+	must(t, os.RemoveAll(g.ScanDir+"/gateway-a"))
+	must(t, os.Rename(g.ScanDir+"/gateway-b", g.ScanDir+"/.gateway-b"))
 	// A new directory of the same name is a new slot, even if it has the old inode number.
-	must(t, os.RemoveAll(g.Scan+"/gateway-c"))
+	must(t, os.RemoveAll(g.ScanDir+"/gateway-c"))
 	makeServiceDir(t, g, "gateway-c", map[string]string{"run": "#!/bin/sh\n"})
-	until(t, "all three are noticed", func() bool {
+	waitUntil(t, "all three are noticed", func() bool {
 		gone := h.unregistered()
 		slices.Sort(gone)
 		return strings.Join(gone, " ") == "gateway-a gateway-b gateway-c"
 	})
-	until(t, "nobody finds them any more", func() bool { return len(s.Slots()) == 0 })
+	waitUntil(t, "nobody finds them any more", func() bool { return len(s.Slots()) == 0 })
 	must(t, s.Scan(t.Context()))
 	if !s.Has("gateway-c") || s.Has("gateway-a") {
 		t.Errorf("slots: %v", s.Slots())
@@ -219,29 +219,29 @@ func TestARemovedSlotIsNoticedWithoutAScan(t *testing.T) {
 
 func TestARemovedSlotIsUnknownAtOnce(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	must(t, s.Publish(t.Context(), "gateway-a", gatewayFiles, false))
-	must(t, os.RemoveAll(g.Scan+"/gateway-a"))
-	if slot, err := s.Find(t.Context(), g.Scan+"/gateway-a"); !errors.Is(err, client.ErrUnknown) {
+	must(t, os.RemoveAll(g.ScanDir+"/gateway-a"))
+	if slot, err := s.Find(t.Context(), g.ScanDir+"/gateway-a"); !errors.Is(err, client.ErrUnknown) {
 		t.Errorf("%v, %v", slot, err)
 	}
-	until(t, "it is noticed", func() bool { return len(h.unregistered()) == 1 })
+	waitUntil(t, "it is noticed", func() bool { return len(h.unregistered()) == 1 })
 }
 
 func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	var callers sync.WaitGroup
 	for caller := range 8 {
 		callers.Go(func() {
 			for cycle := range 25 {
 				name := fmt.Sprintf("gateway-p%d-%d", caller, cycle%3)
-				temp := filepath.Join(g.Scan, fmt.Sprintf(".%s.tmp", name))
+				temp := filepath.Join(g.ScanDir, fmt.Sprintf(".%s.tmp", name))
 				err := g.Agent.Do(func() error {
-					if err := layAt(temp, map[string]string{"run": "#!/bin/sh\n", "down": "", "log/run": "#!/bin/sh\n"}); err != nil {
+					if err := writeServiceDir(temp, map[string]string{"run": "#!/bin/sh\n", "down": "", "log/run": "#!/bin/sh\n"}); err != nil {
 						return err
 					}
-					return os.Rename(temp, filepath.Join(g.Scan, name))
+					return os.Rename(temp, filepath.Join(g.ScanDir, name))
 				})
 				if err == nil {
 					err = s.Scan(t.Context())
@@ -250,13 +250,13 @@ func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
 					err = fmt.Errorf("%s is not there after a scan", name)
 				}
 				if err == nil {
-					_, err = s.Find(t.Context(), filepath.Join(g.Scan, name))
+					_, err = s.Find(t.Context(), filepath.Join(g.ScanDir, name))
 				}
 				if err == nil {
 					err = s.Scan(t.Context())
 				}
 				if err == nil {
-					err = g.Agent.Do(func() error { return os.RemoveAll(filepath.Join(g.Scan, name)) })
+					err = g.Agent.Do(func() error { return os.RemoveAll(filepath.Join(g.ScanDir, name)) })
 				}
 				if err != nil {
 					t.Error(err)
@@ -271,9 +271,9 @@ func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
 		t.Errorf("left over: %v", s.Slots())
 	}
 	if got := len(h.unregistered()); got != 200 {
-		t.Errorf("%d of 200 removals were told; complaints: %v", got, h.said)
+		t.Errorf("%d of 200 removals were told; complaints: %v", got, h.messages)
 	}
-	entries, err := os.ReadDir(g.Scan)
+	entries, err := os.ReadDir(g.ScanDir)
 	if err != nil || len(entries) != 1 {
 		t.Errorf("the scan directory holds %v, %v", entries, err)
 	}
@@ -282,7 +282,7 @@ func TestRegisteringAndUnregisteringAllAtOnceLeavesNothing(t *testing.T) {
 func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 	t.Parallel()
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	dir := makeServiceDir(t, g, "foo", map[string]string{
 		"run": "#!/bin/sh\n", "finish": "#!/bin/sh\n", "timeout-kill": "1500\n", "timeout-finish": "0", "down-signal": "INT\n",
 		"notification-fd": "4\n", "flag-timeout-killpg": "", "reload-signal": "USR2", "down": "",
@@ -306,14 +306,14 @@ func TestAForeignDirectoryIsSupervisedAsItDefines(t *testing.T) {
 	}
 	// A change must apply at the next start, without a scan.
 	must(t, os.Remove(dir+"/timeout-kill"))
-	until(t, "the change is noticed", func() bool { return h.unit("foo").Policy.KillNever })
+	waitUntil(t, "the change is noticed", func() bool { return h.unit("foo").Policy.KillNever })
 	must(t, os.RemoveAll(dir))
-	until(t, "it is gone", func() bool { return !h.has("foo") && !s.Has("foo") })
+	waitUntil(t, "it is gone", func() bool { return !h.has("foo") && !s.Has("foo") })
 }
 
 func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	dir := makeServiceDir(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n", "max-death-tally": "2\n"})
 	must(t, os.Mkdir(dir+"/supervise", 0o777))
 	must(t, os.Chmod(dir+"/supervise", 0o777))
@@ -324,14 +324,14 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 	}
 	deaths := func(dir string) []formats.Death {
 		tally, _ := os.ReadFile(dir + "/" + formats.TallyFile)
-		return formats.Deaths(tally)
+		return formats.ParseDeaths(tally)
 	}
 	for code := range 4 {
 		s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 10 + code, Code: code, At: time.Now()}})
 	}
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{Code: -1, Cause: supervisor.CauseSpawn, At: time.Now()}})
 	s.Observe(supervisor.Record{Service: "foo/log", Exit: &supervisor.Exit{PID: 20, Code: -1, Signal: 9, At: time.Now()}})
-	until(t, "the logger's death is counted", func() bool { return len(deaths(dir+"/log")) == 1 })
+	waitUntil(t, "the logger's death is counted", func() bool { return len(deaths(dir+"/log")) == 1 })
 	if got := deaths(dir + "/log")[0]; got.Signal != 9 || got.Code != 137 {
 		t.Errorf("of the logger: %+v", got)
 	}
@@ -355,15 +355,15 @@ func TestTheDeathsOfAForeignServiceAreCounted(t *testing.T) {
 // Root must not write the death tally where the agent can put a link to root's file, as in the agent's own supervise directory.
 func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	if !g.Agent.Switches() {
+	if !g.Agent.SwitchesIdentity() {
 		t.Skip("needs root")
 	}
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	dir := makeServiceDir(t, g, "foo", map[string]string{"run": "#!/bin/sh\n"})
 	must(t, filepath.WalkDir(dir, func(path string, _ fs.DirEntry, err error) error { return errors.Join(err, os.Chown(path, 0, 0)) }))
 	must(t, os.Mkdir(dir+"/supervise", 0o755))
 	must(t, os.Chown(dir+"/supervise", agentUID, agentGID))
-	secret := filepath.Join(filepath.Dir(g.Scan), "secret")
+	secret := filepath.Join(filepath.Dir(g.ScanDir), "secret")
 	must(t, os.WriteFile(secret, make([]byte, 28), 0o600))
 	must(t, s.Scan(t.Context()))
 	must(t, os.Link(secret, dir+"/"+formats.TallyFile))
@@ -381,12 +381,12 @@ func TestRootCountsNoDeathsWhereTheAgentCanWrite(t *testing.T) {
 	must(t, os.Remove(dir+"/"+formats.TallyFile))
 	must(t, os.Chown(dir+"/supervise", 0, 0))
 	s.Observe(supervisor.Record{Service: "foo", Exit: &supervisor.Exit{PID: 11, Code: 1, At: time.Now()}})
-	until(t, "the death is counted", func() bool { _, err := os.Lstat(dir + "/" + formats.TallyFile); return err == nil })
+	waitUntil(t, "the death is counted", func() bool { _, err := os.Lstat(dir + "/" + formats.TallyFile); return err == nil })
 }
 
 func TestOnlyWhoSaysThatItIsReadyIsStartedAgainAtOnce(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	makeServiceDir(t, g, "silent", map[string]string{"run": "#!/bin/sh\n"})
 	makeServiceDir(t, g, "telling", map[string]string{"run": "#!/bin/sh\n", "notification-fd": "3\n"})
 	must(t, s.Scan(t.Context()))
@@ -398,7 +398,7 @@ func TestOnlyWhoSaysThatItIsReadyIsStartedAgainAtOnce(t *testing.T) {
 func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 	t.Parallel()
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	dir := makeServiceDir(t, g, "foo", map[string]string{"run": "#!/bin/sh\n", "log/run": "#!/bin/sh\n"})
 	must(t, s.Scan(t.Context()))
 	service, logger := h.unit("foo"), h.unit("foo/log")
@@ -417,25 +417,25 @@ func TestALoggerGetsWhatTheServiceWrites(t *testing.T) {
 	}
 	// The service must end first. Only then the logger reads the end of its input.
 	must(t, os.RemoveAll(dir))
-	until(t, "the service is removed", func() bool { return !h.has("foo") })
+	waitUntil(t, "the service is removed", func() bool { return !h.has("foo") })
 	s.Observe(supervisor.Record{Service: "foo", Dropped: true})
-	until(t, "the pipe is closed", func() bool { _, err := service.StdOverrides[1].WriteString("x"); return err != nil })
+	waitUntil(t, "the pipe is closed", func() bool { _, err := service.StdOverrides[1].WriteString("x"); return err != nil })
 	if v := h.Snapshot().Find("foo/log"); v != nil && v.Want != supervisor.WantDown {
 		t.Errorf("the logger is wanted %s", v.Want)
 	}
-	until(t, "the logger is removed though it does not end", func() bool { return !h.has("foo/log") })
+	waitUntil(t, "the logger is removed though it does not end", func() bool { return !h.has("foo/log") })
 }
 
 // A service directory must be supervised once, as by s6-svscan. A directory in the scan directory comes before a link to it.
 func TestTwoLinksToOneServiceDirectoryRanTwoCopies(t *testing.T) {
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	makeServiceDir(t, g, "real", map[string]string{"run": "#!/bin/sh\n"})
-	must(t, os.Symlink("real", g.Scan+"/alias"))
-	outside := filepath.Join(filepath.Dir(g.Scan), "outside")
-	must(t, layAt(outside, map[string]string{"run": "#!/bin/sh\n"}))
-	must(t, os.Symlink(outside, g.Scan+"/one"))
-	must(t, os.Symlink(outside, g.Scan+"/two"))
+	must(t, os.Symlink("real", g.ScanDir+"/alias"))
+	outside := filepath.Join(filepath.Dir(g.ScanDir), "outside")
+	must(t, writeServiceDir(outside, map[string]string{"run": "#!/bin/sh\n"}))
+	must(t, os.Symlink(outside, g.ScanDir+"/one"))
+	must(t, os.Symlink(outside, g.ScanDir+"/two"))
 	for range 2 {
 		must(t, s.Scan(t.Context()))
 	}
@@ -443,26 +443,26 @@ func TestTwoLinksToOneServiceDirectoryRanTwoCopies(t *testing.T) {
 		t.Errorf("supervised: %+v", h.Snapshot().Services)
 	}
 	for _, text := range []string{`"alias": it leads to the directory of real,`, `"two": it leads to the directory of one,`} {
-		if n := h.heard(text); n != 1 {
-			t.Errorf("%q was said %d times: %q", text, n, h.said)
+		if n := h.countMessages(text); n != 1 {
+			t.Errorf("%q was said %d times: %q", text, n, h.messages)
 		}
 	}
-	must(t, os.Remove(g.Scan+"/one"))
+	must(t, os.Remove(g.ScanDir+"/one"))
 	must(t, s.Scan(t.Context()))
-	until(t, "the other link takes its place", func() bool { return h.has("two") && !h.has("one") })
+	waitUntil(t, "the other link takes its place", func() bool { return h.has("two") && !h.has("one") })
 }
 
 func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
 	t.Parallel()
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
-	h.taken["taken"] = "the name is taken"
+	s := openScanner(t, h, g)
+	h.reservedNames["taken"] = "the name is taken"
 	makeServiceDir(t, g, "broken", map[string]string{"run": "not executable", "down-signal": "NONSENSE"})
 	makeServiceDir(t, g, "good", map[string]string{"run": "#!/bin/sh\n"})
 	makeServiceDir(t, g, "taken", map[string]string{"run": "#!/bin/sh\n"})
 	makeServiceDir(t, g, strings.Repeat("n", 252), map[string]string{"run": "#!/bin/sh\n"})
-	must(t, os.WriteFile(g.Scan+"/file", nil, 0o644))
-	must(t, os.Symlink("nowhere", g.Scan+"/dangling"))
+	must(t, os.WriteFile(g.ScanDir+"/file", nil, 0o644))
+	must(t, os.Symlink("nowhere", g.ScanDir+"/dangling"))
 	for range 3 {
 		must(t, s.Scan(t.Context()))
 	}
@@ -474,8 +474,8 @@ func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
 		t.Errorf("slots: %s", got)
 	}
 	for _, text := range []string{`"taken": the name is taken`, "longer than 251", `"dangling"`, "broken: its service directory is not in order: its run is not executable; down-signal"} {
-		if n := h.heard(text); n != 1 {
-			t.Errorf("%q was said %d times: %q", text, n, h.said)
+		if n := h.countMessages(text); n != 1 {
+			t.Errorf("%q was said %d times: %q", text, n, h.messages)
 		}
 	}
 	h.whileLocked(func() {
@@ -483,8 +483,8 @@ func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
 		v.State, v.PID, v.LastExit = supervisor.Backoff, 0, &supervisor.Exit{Cause: supervisor.CauseSpawn}
 		h.services["broken"] = &v
 	})
-	must(t, os.Chmod(g.Scan+"/broken/run", 0o755))
-	until(t, "it is started when it is mended", func() bool {
+	must(t, os.Chmod(g.ScanDir+"/broken/run", 0o755))
+	waitUntil(t, "it is started when it is mended", func() bool {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		return slices.Contains(h.events, "supervisor.Start {Name:broken}")
@@ -494,22 +494,22 @@ func TestABrokenDirectoryHurtsNoOther(t *testing.T) {
 func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
 	testkit.NeedRoot(t)
 	g, h := newLayout(t), newHost()
-	s := open(t, h, g)
+	s := openScanner(t, h, g)
 	program := map[string]string{"run": "#!/bin/sh\n"}
 	for _, name := range []string{"roots", "loose-dir", "loose-run", "loose-finish", "agents-run", "link-run"} {
-		must(t, layAt(filepath.Join(g.Scan, name), program))
+		must(t, writeServiceDir(filepath.Join(g.ScanDir, name), program))
 	}
-	must(t, os.Chmod(g.Scan+"/loose-dir", 0o777))
-	must(t, os.Chmod(g.Scan+"/loose-run/run", 0o775))
-	must(t, os.WriteFile(g.Scan+"/loose-finish/finish", nil, 0o755))
-	must(t, os.Chmod(g.Scan+"/loose-finish/finish", 0o777))
-	must(t, os.Chown(g.Scan+"/agents-run/run", agentUID, agentGID))
-	must(t, os.Rename(g.Scan+"/link-run/run", g.Scan+"/link-run/other"))
-	must(t, os.Symlink("other", g.Scan+"/link-run/run"))
+	must(t, os.Chmod(g.ScanDir+"/loose-dir", 0o777))
+	must(t, os.Chmod(g.ScanDir+"/loose-run/run", 0o775))
+	must(t, os.WriteFile(g.ScanDir+"/loose-finish/finish", nil, 0o755))
+	must(t, os.Chmod(g.ScanDir+"/loose-finish/finish", 0o777))
+	must(t, os.Chown(g.ScanDir+"/agents-run/run", agentUID, agentGID))
+	must(t, os.Rename(g.ScanDir+"/link-run/run", g.ScanDir+"/link-run/other"))
+	must(t, os.Symlink("other", g.ScanDir+"/link-run/run"))
 	makeServiceDir(t, g, "agents", program)
-	outside := filepath.Join(filepath.Dir(g.Scan), "outside")
-	must(t, layAt(outside, program))
-	must(t, os.Symlink(outside, g.Scan+"/link"))
+	outside := filepath.Join(filepath.Dir(g.ScanDir), "outside")
+	must(t, writeServiceDir(outside, program))
+	must(t, os.Symlink(outside, g.ScanDir+"/link"))
 	must(t, s.Scan(t.Context()))
 	for _, name := range []string{"roots", "loose-dir", "loose-run", "loose-finish", "agents-run", "link-run", "agents", "link"} {
 		if root := h.unit(name).Spec.Cred == nil; !h.has(name) || root != (name == "roots") {
@@ -517,7 +517,7 @@ func TestOnlyWhatRootAloneCanHaveWrittenRunsAsRoot(t *testing.T) {
 		}
 	}
 	u := h.unit("roots")
-	must(t, os.Rename(g.Scan+"/roots", g.Scan+"/.roots"))
+	must(t, os.Rename(g.ScanDir+"/roots", g.ScanDir+"/.roots"))
 	makeServiceDir(t, g, "roots", map[string]string{"run": "#!/bin/sh\nevil\n"})
 	if got, err := os.ReadFile(u.Spec.Dir + "/run"); err == nil && strings.Contains(string(got), "evil") {
 		t.Errorf("%s leads to the agent's directory", u.Spec.Dir)

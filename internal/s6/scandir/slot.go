@@ -35,9 +35,9 @@ type Slot struct {
 	Link    fsutil.ID         // identity of the link, if the name is a symbolic link
 	Exports map[string]string // exports of the run script, if a client has made the slot of this gateway
 
-	Dir    string      `reexec:"-"` // absolute path in the scan directory
-	dir    *fsutil.Dir `reexec:"-"` // the open directory; opened as a user who may read it
-	reload int         `reexec:"-"` // signal that asks the service to read its configuration again; 0: SIGHUP
+	Dir          string      `reexec:"-"` // absolute path in the scan directory
+	dir          *fsutil.Dir `reexec:"-"` // the open directory; opened as a user who may read it
+	reloadSignal int         `reexec:"-"` // signal that asks the service to read its configuration again; 0: SIGHUP
 }
 
 // entry is the scanner's record of one name in the scan directory. The scanner removes empty entries.
@@ -46,8 +46,8 @@ type entry struct {
 	Service *foreign.Service // service of a foreign directory; stays until the service has ended
 	Refused fsutil.ID        // identity of a directory that was refused and reported
 
-	firstSeenMaking time.Time     `reexec:"-"` // when the scanner first saw another program make the slot; zero if no program does
-	missingFiles    []fsutil.Node `reexec:"-"` // files that must still be added to the slot
+	firstSeenMaking time.Time         `reexec:"-"` // when the scanner first saw another program make the slot; zero if no program does
+	missingFiles    []fsutil.TreeNode `reexec:"-"` // files that must still be added to the slot
 }
 
 func (e *entry) copy() *entry {
@@ -66,7 +66,7 @@ func (s *Slot) IsNative() bool { return s.Kind == nativeSlot }
 func (s *Slot) IsFixed() bool { return s.Kind == fixedSlot }
 
 // ReloadSignal returns the signal for reading the configuration of the service again.
-func (s *Slot) ReloadSignal() int { return cmp.Or(s.reload, int(syscall.SIGHUP)) }
+func (s *Slot) ReloadSignal() int { return cmp.Or(s.reloadSignal, int(syscall.SIGHUP)) }
 
 // NormallyUp reports whether the service starts with the container: the slot has no down file. It blocks on the file system of
 // the scan directory.
@@ -114,7 +114,7 @@ func (s *Slot) close() {
 // slotsOf returns the slots of a foreign service and its logger. named is the service's own slot.
 func slotsOf(named *Slot, s *foreign.Service) []*Slot {
 	at := func(name string, p *foreign.Directory, link fsutil.ID) *Slot {
-		return &Slot{Name: name, Kind: foreignSlot, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reload: p.Definition.ReloadSignal}
+		return &Slot{Name: name, Kind: foreignSlot, ID: p.ID, Link: link, Dir: p.Path, dir: p.Dir(), reloadSignal: p.Definition.ReloadSignal}
 	}
 	slots := []*Slot{at(named.Name, &s.Main, named.Link)}
 	if s.LoggerDir != nil {
@@ -137,32 +137,32 @@ const (
 )
 
 // definingFiles returns the files that a slot must have when its name appears.
-func (f Files) definingFiles(down bool) []fsutil.Node {
-	nodes := []fsutil.Node{{Name: formats.RunFile, Mode: 0o755, Data: []byte(f.Run)}}
+func (f Files) definingFiles(down bool) []fsutil.TreeNode {
+	nodes := []fsutil.TreeNode{{Name: formats.RunFile, Mode: 0o755, Data: []byte(f.Run)}}
 	if down {
-		nodes = append(nodes, fsutil.Node{Name: formats.DownFile, Mode: 0o644})
+		nodes = append(nodes, fsutil.TreeNode{Name: formats.DownFile, Mode: 0o644})
 	}
 	return nodes
 }
 
 // otherFiles returns the files of a slot that neither hinit nor the agent reads.
-func (f Files) otherFiles() []fsutil.Node {
-	nodes := []fsutil.Node{{Name: formats.TypeFile, Mode: 0o644, Data: []byte("longrun\n")}}
+func (f Files) otherFiles() []fsutil.TreeNode {
+	nodes := []fsutil.TreeNode{{Name: formats.TypeFile, Mode: 0o644, Data: []byte("longrun\n")}}
 	if f.Finish != "" {
-		nodes = append(nodes, fsutil.Node{Name: formats.FinishFile, Mode: 0o755, Data: []byte(f.Finish)})
+		nodes = append(nodes, fsutil.TreeNode{Name: formats.FinishFile, Mode: 0o755, Data: []byte(f.Finish)})
 	}
 	nodes = append(nodes, pipeNodes("")...)
 	if f.Log != "" {
 		nodes = append(nodes,
-			fsutil.Node{Name: formats.LogDir, Mode: fs.ModeDir | 0o755},
-			fsutil.Node{Name: formats.LogDir + "/" + formats.RunFile, Mode: 0o755, Data: []byte(f.Log)})
+			fsutil.TreeNode{Name: formats.LogDir, Mode: fs.ModeDir | 0o755},
+			fsutil.TreeNode{Name: formats.LogDir + "/" + formats.RunFile, Mode: 0o755, Data: []byte(f.Log)})
 		nodes = append(nodes, pipeNodes(formats.LogDir+"/")...)
 	}
 	return nodes
 }
 
-func pipeNodes(in string) []fsutil.Node {
-	return []fsutil.Node{
+func pipeNodes(in string) []fsutil.TreeNode {
+	return []fsutil.TreeNode{
 		{Name: in + "event", Mode: eventMode},
 		{Name: in + "supervise", Mode: fs.ModeDir | 0o755},
 		{Name: in + "supervise/event", Mode: eventMode},
@@ -170,8 +170,8 @@ func pipeNodes(in string) []fsutil.Node {
 	}
 }
 
-// table is an immutable copy of the scanner's state for readers in other goroutines.
-type table struct {
+// slotTable is an immutable copy of the scanner's state for readers in other goroutines.
+type slotTable struct {
 	byName  map[string]*Slot
 	byID    map[fsutil.ID]*Slot
 	sorted  []*Slot
@@ -180,7 +180,7 @@ type table struct {
 
 // publish replaces the table by a new one with all present slots. Readers may still use the old table.
 func (s *Scanner) publish() {
-	t := &table{
+	t := &slotTable{
 		byName: make(map[string]*Slot, len(s.entries)), byID: make(map[fsutil.ID]*Slot, len(s.entries)),
 		entries: make(map[string]*entry, len(s.entries)),
 	}
@@ -199,7 +199,7 @@ func (s *Scanner) publish() {
 	s.removePublished()
 }
 
-func (t *table) add(slots ...*Slot) {
+func (t *slotTable) add(slots ...*Slot) {
 	for _, slot := range slots {
 		t.byName[slot.Name], t.byID[slot.ID] = slot, slot
 		t.sorted = append(t.sorted, slot)
@@ -224,8 +224,8 @@ func (s *Scanner) Exports() map[string]map[string]string {
 	return exports
 }
 
-// Foreign reports whether a foreign service, whose directory another program has made, has this name. It doesn't block.
-func (s *Scanner) Foreign(name string) bool {
+// IsForeign reports whether a foreign service, whose directory another program has made, has this name. It doesn't block.
+func (s *Scanner) IsForeign(name string) bool {
 	e := s.table.Load().entries[name]
 	return e != nil && e.Service != nil && !e.Service.Forgotten
 }
@@ -238,7 +238,7 @@ func (s *Scanner) Find(ctx context.Context, path string) (*Slot, error) {
 	if err := s.makeIfQueued(ctx, path); err != nil {
 		return nil, err
 	}
-	if name, lexical := strings.CutPrefix(path, s.layout.Scan+"/"); lexical {
+	if name, lexical := strings.CutPrefix(path, s.layout.ScanDir+"/"); lexical {
 		if slot := s.table.Load().byName[name]; slot != nil {
 			return slot, s.checkPresent(slot)
 		}

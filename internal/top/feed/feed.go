@@ -78,9 +78,9 @@ func (f *Feed) FollowStatus(ctx context.Context, change func(client.StatusChange
 func (f *Feed) FollowEvents(ctx context.Context, last int, event func(client.Event)) {
 	seen := uint64(0)
 	f.callRepeatedly(ctx, func(error) {}, func() error {
-		o := client.EventOptions{Follow: true, Since: seen}
+		o := client.EventOptions{Follow: true, AfterSeq: seen}
 		if seen == 0 {
-			o.Last = last
+			o.MaxPast = last
 		}
 		err := f.client.Events(ctx, o, func(e client.Event) error {
 			seen = max(seen, e.Seq)
@@ -98,7 +98,7 @@ func (f *Feed) FollowEvents(ctx context.Context, last int, event func(client.Eve
 func (f *Feed) callRepeatedly(ctx context.Context, lost func(error), ask func() error) {
 	for ctx.Err() == nil {
 		if err := ask(); err != nil && ctx.Err() == nil {
-			lost(dial.Reason(err))
+			lost(dial.WithoutAction(err))
 		}
 		pause.For(ctx, retryPause)
 	}
@@ -106,7 +106,7 @@ func (f *Feed) callRepeatedly(ctx context.Context, lost func(error), ask func() 
 
 // SendOrder sends an order for a service. It waits until the order has taken effect or has failed.
 func (f *Feed) SendOrder(ctx context.Context, verb client.Verb, name string) error {
-	_, err := f.client.Order(ctx, verb, name, client.Wait{Wait: true})
+	_, err := f.client.Order(ctx, verb, name, client.WaitOptions{Wait: true})
 	return err
 }
 
@@ -150,33 +150,33 @@ func (f *Feed) ReadProcesses(of model.ID, pid int) model.ProcessDetails {
 	for _, p := range list[:min(len(list), maxProcesses)] {
 		out.Processes = append(out.Processes, model.Process{PID: p.PID, Depth: p.Depth, Memory: p.Memory, Command: procusage.CommandLine(root, p.PID)})
 	}
-	environ, err := procusage.ReadHead(fmt.Sprintf("%s/%d/environ", root, pid))
+	environ, err := procusage.ReadProcFile(fmt.Sprintf("%s/%d/environ", root, pid))
 	if err != nil {
 		out.Missing = "its environment may not be read by this user"
 	}
-	out.Environment = environment(environ)
+	out.Environment = parseEnviron(environ)
 	return out
 }
 
-// environment returns the variables in environ, the content of a file /proc/PID/environ. It sorts them and hides secrets.
-func environment(environ []byte) []string {
+// parseEnviron returns the variables in environ, the content of a file /proc/PID/environ. It sorts them and hides secrets.
+func parseEnviron(environ []byte) []string {
 	out := lo.FilterMap(strings.Split(string(environ), "\x00"), func(kv string, _ int) (string, bool) {
 		name, value, is := strings.Cut(kv, "=")
 		shown := redact.HideText(redact.HideValue(name, value))
-		return name + "=" + shown[:min(len(shown), procusage.MaxText)], is
+		return name + "=" + shown[:min(len(shown), procusage.MaxTextBytes)], is
 	})
 	slices.Sort(out)
 	return out
 }
 
 const (
-	// logHistory is the number of past lines with which Log begins.
-	logHistory = 500
-	// logEvery is the time between two batches of lines from Log. A batch has at most logBatch lines, the newest.
-	logEvery = 200 * time.Millisecond
-	logBatch = 2000
-	// logWidth is the size in bytes to which each line is cut.
-	logWidth = 4 << 10
+	// initialLogLines is the number of past lines with which Log begins.
+	initialLogLines = 500
+	// logInterval is the time between two batches of lines from Log. A batch has at most maxLogBatch lines, the newest.
+	logInterval = 200 * time.Millisecond
+	maxLogBatch = 2000
+	// maxLogLine is the size in bytes to which each line is cut.
+	maxLogLine = 4 << 10
 )
 
 // FollowLog follows a log file, across rotations, until ctx ends. If of is the log of an earlier run, FollowLog reads the last
@@ -192,26 +192,26 @@ func (f *Feed) FollowLog(ctx context.Context, of model.Log, lines func([]model.L
 	var fresh []model.LogLine
 	ended := make(chan error, 1)
 	guard.Go("reading a log", func() {
-		o := reader.Options{Dir: filepath.Dir(of.File), LastLines: logHistory, Follow: true}
+		o := reader.Options{Dir: filepath.Dir(of.File), LastLines: initialLogLines, Follow: true}
 		if !of.Until.IsZero() {
 			o.LastLines, o.Follow, o.Since, o.Previous = -1, false, of.From, true
 		}
 		ended <- reader.Read(ctx, as, o, func(line []byte) error {
-			at, text, _ := reader.Split(line)
+			at, text, _ := reader.SplitLine(line)
 			if !of.Until.IsZero() && at.After(of.Until) {
 				return errLaterRun
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			if len(fresh) == 2*logBatch {
-				fresh = append(fresh[:0], fresh[logBatch:]...)
+			if len(fresh) == 2*maxLogBatch {
+				fresh = append(fresh[:0], fresh[maxLogBatch:]...)
 			}
-			fresh = append(fresh, model.LogLine{At: at, Text: string(text[:min(len(text), logWidth)])})
+			fresh = append(fresh, model.LogLine{At: at, Text: string(text[:min(len(text), maxLogLine)])})
 			return nil
 		})
 	})
 	lines(nil)
-	tick := time.Tick(logEvery)
+	tick := time.Tick(logInterval)
 	for over := false; !over; {
 		select {
 		case <-ctx.Done():
@@ -221,7 +221,7 @@ func (f *Feed) FollowLog(ctx context.Context, of model.Log, lines func([]model.L
 		case <-tick:
 		}
 		mu.Lock()
-		batch := fresh[max(0, len(fresh)-logBatch):]
+		batch := fresh[max(0, len(fresh)-maxLogBatch):]
 		fresh = nil
 		mu.Unlock()
 		if over && err != nil && !errors.Is(err, errLaterRun) {
@@ -258,11 +258,11 @@ func (f *Feed) logReader() (*fsutil.Actor, error) {
 }
 
 const (
-	// measureEvery is the shortest time between two measurements of the usage.
-	measureEvery = time.Second
-	// measureShare times the processor time of one measurement is the minimum pause until the next. So measuring takes at most
-	// a hundredth of a processor.
-	measureShare = 100
+	// measureInterval is the shortest time between two measurements of the usage.
+	measureInterval = time.Second
+	// measurePauseFactor times the processor time of one measurement is the minimum pause until the next. So measuring takes at
+	// most a hundredth of a processor.
+	measurePauseFactor = 100
 )
 
 // procPath returns the path of a /proc with the processes of the services, or "" if this process can see none.
@@ -277,13 +277,13 @@ func (f *Feed) procPath() string {
 // if that would take more than a hundredth of a processor. It calls used with the results by service, or with nil if it can't
 // measure.
 func (f *Feed) FollowUsage(ctx context.Context, used func(map[string]procusage.Usage)) {
-	runtime.LockOSThread() // stay on one thread, because threadTime measures the current thread
+	runtime.LockOSThread() // stay on one thread, because threadCPUTime measures the current thread
 	defer runtime.UnlockOSThread()
 	var root string
 	var at time.Time
 	var last procusage.Table
 	for ctx.Err() == nil {
-		begin := threadTime()
+		begin := threadCPUTime()
 		st := f.status.Load()
 		if root == "" {
 			root = f.procPath()
@@ -301,7 +301,7 @@ func (f *Feed) FollowUsage(ctx context.Context, used func(map[string]procusage.U
 		} else if st != nil {
 			used(nil)
 		}
-		rest := max(measureEvery, measureShare*(threadTime()-begin))
+		rest := max(measureInterval, measurePauseFactor*(threadCPUTime()-begin))
 		if st == nil {
 			rest = retryPause
 		}
@@ -309,8 +309,8 @@ func (f *Feed) FollowUsage(ctx context.Context, used func(map[string]procusage.U
 	}
 }
 
-// threadTime returns the processor time of this thread.
-func threadTime() time.Duration {
+// threadCPUTime returns the processor time of this thread.
+func threadCPUTime() time.Duration {
 	var now unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &now) != nil {
 		return 0

@@ -25,10 +25,10 @@ const (
 	Good     // a service that works
 	Changing // a service that is starting or stopping
 	Bad      // a service that needs attention
-	Key
-	Marked // a service that is marked for an order
-	Found  // text that matches a search
-	Graph  // part of a graph
+	KeyHint
+	MarkedService // a service that is marked for an order
+	SearchMatch   // text that matches a search
+	Graph         // part of a graph
 	numRoles
 )
 
@@ -72,7 +72,7 @@ func (l *Line) Fit(width int) []Span {
 		if room == 0 {
 			break
 		}
-		text := Cut(replaceControls(s.Text), room)
+		text := Truncate(replaceControls(s.Text), room)
 		out = append(out, Span{text, s.Role})
 		room -= Width(text)
 	}
@@ -122,23 +122,23 @@ func Width(text string) int {
 	return len(text)
 }
 
-// Cut shortens a text to at most `most` columns. A text that it has cut ends with an ellipsis.
-func Cut(text string, most int) string {
+// Truncate shortens a text to at most `most` columns. A text that it has cut ends with an ellipsis.
+func Truncate(text string, most int) string {
 	if Width(text) <= most {
 		return text
 	}
 	return ansi.Truncate(text, max(most, 0), "…")
 }
 
-// Fill returns a text of exactly width columns: it cuts a longer text, and appends spaces to a shorter one.
-func Fill(text string, width int) string {
-	text = Cut(text, width)
+// PadRight returns a text of exactly width columns: it cuts a longer text, and appends spaces to a shorter one.
+func PadRight(text string, width int) string {
+	text = Truncate(text, width)
 	return text + strings.Repeat(" ", max(width-Width(text), 0))
 }
 
-// FillLeft is [Fill], but with the spaces before the text.
-func FillLeft(text string, width int) string {
-	text = Cut(text, width)
+// PadLeft is [PadRight], but with the spaces before the text.
+func PadLeft(text string, width int) string {
+	text = Truncate(text, width)
 	return strings.Repeat(" ", max(width-Width(text), 0)) + text
 }
 
@@ -162,10 +162,10 @@ type Theme struct {
 
 // Themes has all themes. The first is the default, and the last uses no colours.
 var Themes = []Theme{
-	{"colours", [numRoles]string{Dim: "2", Title: "1", Good: "32", Changing: "33", Bad: "1;31", Key: "36", Marked: "1;35", Found: "30;43", Graph: "36"}},
+	{"colours", [numRoles]string{Dim: "2", Title: "1", Good: "32", Changing: "33", Bad: "1;31", KeyHint: "36", MarkedService: "1;35", SearchMatch: "30;43", Graph: "36"}},
 	// Blue and orange-yellow look different with every kind of colour blindness, and bold text differs even without colours.
-	{"colour-blind", [numRoles]string{Dim: "2", Title: "1", Good: "34", Changing: "36", Bad: "1;33", Key: "36", Marked: "1;4", Found: "30;43", Graph: "34"}},
-	{"no colour", [numRoles]string{Dim: "2", Title: "1", Bad: "1", Key: "4", Marked: "1;4", Found: "7", Changing: "4"}},
+	{"colour-blind", [numRoles]string{Dim: "2", Title: "1", Good: "34", Changing: "36", Bad: "1;33", KeyHint: "36", MarkedService: "1;4", SearchMatch: "30;43", Graph: "34"}},
+	{"no colour", [numRoles]string{Dim: "2", Title: "1", Bad: "1", KeyHint: "4", MarkedService: "1;4", SearchMatch: "7", Changing: "4"}},
 }
 
 // ANSI returns the frame as text for a terminal. Its only escape sequences are SGR sequences (colours), which it resets at the

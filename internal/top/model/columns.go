@@ -51,7 +51,7 @@ func sparkline(seen []procusage.Usage, figure func(u procusage.Usage) float64, w
 
 // stateWord describes the state of a service in one or two words.
 func stateWord(s *client.Service) string {
-	if word := show.VerdictOf(s).Word; word != "" {
+	if word := show.VerdictOf(s).StateRemark; word != "" {
 		return word
 	}
 	if s.State == client.StateDown && s.Want == client.WantUp && s.Expected {
@@ -65,24 +65,24 @@ var gradeMarks = [numGrades]struct {
 	sign string
 	role frame.Role
 }{
-	inTrouble: {"✗", frame.Bad}, impaired: {"!", frame.Bad}, unknown: {"?", frame.Dim}, configChanged: {"!", frame.Changing},
-	changing: {"…", frame.Changing}, healthy: {"●", frame.Good}, off: {"·", frame.Dim},
+	gradeTrouble: {"✗", frame.Bad}, gradeImpaired: {"!", frame.Bad}, gradeUnknown: {"?", frame.Dim}, gradeConfigChanged: {"!", frame.Changing},
+	gradeChanging: {"…", frame.Changing}, gradeHealthy: {"●", frame.Good}, gradeOff: {"·", frame.Dim},
 }
 
 // column is a column of the table.
 type column struct {
-	title string
-	width int
-	sort  sortColumn // column by which the table is sorted after a click on the title
-	right bool
-	cell  func(m *Model, s Service, width int) (string, frame.Role)
+	title      string
+	width      int
+	sort       sortColumn // column by which the table is sorted after a click on the title
+	alignRight bool
+	cell       func(m *Model, s Service, width int) (string, frame.Role)
 }
 
 const (
-	noteMinimum = 8  // minimum width of the note; a narrower note is not shown
-	shortNote   = 20 // width that the five most useful optional columns must leave for the note
-	longNote    = 40
-	widestName  = 40 // maximum width of the name column
+	minNoteWidth   = 8  // minimum width of the note; a narrower note is not shown
+	shortNoteWidth = 20 // width that the five most useful optional columns must leave for the note
+	longNoteWidth  = 40
+	maxNameWidth   = 40 // maximum width of the name column
 )
 
 // shortName returns the profile of a gateway, and the name of any other service.
@@ -100,20 +100,20 @@ func (m *Model) columns() []column {
 		longest = max(longest, frame.Width(s.Name))
 		short = max(short, frame.Width(shortName(s)))
 	}
-	most := min(widestName, max(m.width/3, 8))
+	most := min(maxNameWidth, max(m.width/3, 8))
 	named := func(s Service) string { return s.Name }
 	if longest > most { // a name is too long: leave out the common prefix of gateways
 		longest, named = short, shortName
 	}
 	name := column{"NAME", min(longest, most), byName, false, func(_ *Model, s Service, _ int) (string, frame.Role) {
-		return show.Name(named(s)), frame.Plain
+		return show.EscapeName(named(s)), frame.Plain
 	}}
 	state := column{"STATE", 12, byState, false, func(m *Model, s Service, _ int) (string, frame.Role) {
 		look := gradeMarks[m.gradeOf(s)]
 		return look.sign + " " + stateWord(s.Service), look.role
 	}}
 	note := column{"NOTE", 0, byTrouble, false, func(m *Model, s Service, _ int) (string, frame.Role) {
-		return show.Line(show.Note(s.Service, m.now)), frame.Plain
+		return show.EscapeLine(show.ProblemNote(s.Service, m.now)), frame.Plain
 	}}
 	out := []column{name, state}
 	if len(m.hosts) > 1 {
@@ -123,13 +123,13 @@ func (m *Model) columns() []column {
 	extras := optionalColumns()
 	with := make([]bool, len(extras))
 	for at, i := range []int{0, 3, 5, 2, 1, 4, 6, 7, 8} { // add the most useful columns first
-		note := lo.Ternary(at >= 5, longNote, shortNote)
+		note := lo.Ternary(at >= 5, longNoteWidth, shortNoteWidth)
 		if need := extras[i].width + 1; room-need >= note {
 			with[i], room = true, room-need
 		}
 	}
 	out = append(out, lo.Filter(extras, func(_ column, i int) bool { return with[i] })...)
-	if room >= noteMinimum {
+	if room >= minNoteWidth {
 		note.width = room
 		out = append(out, note)
 	}
@@ -140,10 +140,10 @@ func (m *Model) columns() []column {
 func (m *Model) hostColumn() column {
 	longest := len("HOST")
 	for i := range m.hosts {
-		longest = max(longest, frame.Width(show.Name(m.hosts[i].name)))
+		longest = max(longest, frame.Width(show.EscapeName(m.hosts[i].name)))
 	}
 	return column{"HOST", min(longest, max(m.width/6, 4)), byHost, false, func(m *Model, s Service, _ int) (string, frame.Role) {
-		return show.Name(m.hosts[s.Host].name), frame.Dim
+		return show.EscapeName(m.hosts[s.Host].name), frame.Dim
 	}}
 }
 
@@ -172,27 +172,27 @@ func optionalColumns() []column {
 			return formatAge(m.now.Sub(s.Since)), frame.Plain
 		}},
 		{"RST", 4, byRestarts, true, func(_ *Model, s Service, _ int) (string, frame.Role) {
-			return show.Number(s.Restarts), frame.Plain
+			return show.FormatNumber(s.Restarts), frame.Plain
 		}},
 		{"EXIT", 8, byTrouble, false, func(_ *Model, s Service, _ int) (string, frame.Role) {
 			if s.LastExit == nil {
 				return "-", frame.Dim
 			}
-			return show.Line(s.LastExit.Cause), frame.Plain
+			return show.EscapeLine(s.LastExit.Cause), frame.Plain
 		}},
 		{"CPU", 6, byCPU, true, used(func(r *usageHistory, _ int) string { return formatPercent(r.last.CPU) })},
 		{"", figures, byCPU, false, drawn(func(u procusage.Usage) float64 { return u.CPU }, 0.02)},
 		{"MEM", 6, byMemory, true, used(func(r *usageHistory, _ int) string { return formatSize(r.last.Memory) })},
 		{"", figures, byMemory, false, drawn(func(u procusage.Usage) float64 { return float64(u.Memory) }, 1)},
-		{"PROC", 4, byTrouble, true, used(func(r *usageHistory, _ int) string { return show.Number(r.last.Processes) })},
+		{"PROC", 4, byTrouble, true, used(func(r *usageHistory, _ int) string { return show.FormatNumber(r.last.Processes) })},
 		{"PID", 7, byTrouble, true, func(_ *Model, s Service, _ int) (string, frame.Role) {
-			return show.Number(s.PID), frame.Plain
+			return show.FormatNumber(s.PID), frame.Plain
 		}},
 	}
 }
 
 // formatAge formats a duration in whole seconds. Such a text changes less often, which saves bytes on a slow connection.
-func formatAge(d time.Duration) string { return show.Duration(d.Truncate(time.Second)) }
+func formatAge(d time.Duration) string { return show.FormatDuration(d.Truncate(time.Second)) }
 
 func formatPercent(cpu float64) string {
 	if cpu >= 9.995 {

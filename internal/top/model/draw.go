@@ -14,10 +14,10 @@ import (
 
 // screenLayout says where the parts of the screen are, in lines.
 type screenLayout struct {
-	headLine int // line with the titles of the columns; -1 if the table is not shown
-	rows     int // number of rows of the table
-	paneLine int // line with the title of the pane
-	lines    int // number of lines of the pane below its title
+	headLine  int // line with the titles of the columns; -1 if the table is not shown
+	tableRows int // number of rows of the table
+	paneLine  int // line with the title of the pane
+	paneLines int // number of lines of the pane below its title
 }
 
 // minTableRows is the number of rows that the table keeps while a pane is shown. If the terminal has no room for them, the pane
@@ -27,37 +27,37 @@ const minTableRows = 4
 func (m *Model) layout() (at screenLayout) {
 	at.headLine = len(m.hostLines())
 	body := max(m.height-at.headLine-2, 0) // lines besides the column titles and the last line
-	at.rows = body
+	at.tableRows = body
 	if m.pane.kind == noPane {
 		return at
 	}
-	at.lines = max(body/2, 6)
-	at.rows = body - at.lines - 1
-	if at.rows < minTableRows || m.pane.zoomed {
-		at.rows, at.lines = 0, max(body, 0)
+	at.paneLines = max(body/2, 6)
+	at.tableRows = body - at.paneLines - 1
+	if at.tableRows < minTableRows || m.pane.zoomed {
+		at.tableRows, at.paneLines = 0, max(body, 0)
 		at.paneLine = at.headLine
 		at.headLine = -1
 		return at
 	}
-	at.paneLine = at.headLine + 1 + at.rows
+	at.paneLine = at.headLine + 1 + at.tableRows
 	return at
 }
 
 // Frame draws the screen.
 func (m *Model) Frame() frame.Frame {
 	f := frame.Frame{Width: m.width, Height: m.height}
-	if m.prompt == helpShown {
+	if m.prompt == helpPrompt {
 		f.Lines = m.helpLines()
 		return f
 	}
 	at := m.layout()
 	f.Lines = m.hostLines()
 	if at.headLine >= 0 {
-		f.Lines = append(f.Lines, m.tableLines(at.rows)...)
+		f.Lines = append(f.Lines, m.tableLines(at.tableRows)...)
 	}
-	if at.lines > 0 {
+	if at.paneLines > 0 {
 		f.Lines = append(f.Lines, m.paneHead())
-		f.Lines = append(f.Lines, padLines(m.visiblePart(at.lines), at.lines)...)
+		f.Lines = append(f.Lines, padLines(m.visiblePart(at.paneLines), at.paneLines)...)
 	}
 	f.Lines = append(padLines(f.Lines, m.height-1), m.bottomLine())
 	return f
@@ -82,10 +82,10 @@ func (m *Model) tableLines(height int) []frame.Line {
 		if c.sort == m.table.sort && title != "" && c.sort != byTrouble {
 			title += lo.Ternary(m.table.reversed, "▴", "▾")
 		}
-		if c.right {
-			title = frame.FillLeft(title, c.width)
+		if c.alignRight {
+			title = frame.PadLeft(title, c.width)
 		}
-		head.Add(frame.Title, frame.Fill(title, c.width))
+		head.Add(frame.Title, frame.PadRight(title, c.width))
 	}
 	out := []frame.Line{head}
 	t := &m.table
@@ -106,10 +106,10 @@ func (m *Model) tableLines(height int) []frame.Line {
 func (m *Model) rowLine(i int, columns []column) frame.Line {
 	r := m.table.rows[i]
 	l := frame.Line{AtCursor: i == m.table.cursorIndex}
-	marked := r.isService && m.table.marks[r.service.ID()]
+	marked := r.isService && m.table.marked[r.service.ID()]
 	// The sign at the beginning of a row shows the cursor and the mark, for users who can't see the colours.
 	mark := map[[2]bool]string{{}: "  ", {true, false}: "> ", {false, true}: "+ ", {true, true}: ">+"}[[2]bool{l.AtCursor, marked}]
-	l.Add(frame.Marked, mark)
+	l.Add(frame.MarkedService, mark)
 	if !r.isService {
 		m.writeGroupHead(&l, r)
 		return l
@@ -119,13 +119,13 @@ func (m *Model) rowLine(i int, columns []column) frame.Line {
 			l.Add(frame.Plain, " ")
 		}
 		text, role := c.cell(m, r.service, c.width)
-		if c.right {
-			text = frame.FillLeft(text, c.width)
+		if c.alignRight {
+			text = frame.PadLeft(text, c.width)
 		}
 		if marked && c.sort == byName {
-			role = frame.Marked
+			role = frame.MarkedService
 		}
-		l.Add(role, frame.Fill(text, c.width))
+		l.Add(role, frame.PadRight(text, c.width))
 	}
 	return l
 }
@@ -140,25 +140,25 @@ func (m *Model) paneHead() frame.Line {
 // bottomLine returns the last line of the screen: a question, a message, or a list of keys.
 func (m *Model) bottomLine() (l frame.Line) {
 	switch {
-	case m.prompt == filterAsked:
-		l.Add(frame.Key, "filter: ")
-		l.Add(frame.Plain, show.Line(m.table.filter)+"_")
-	case m.prompt == searchAsked:
-		l.Add(frame.Key, "search: ")
-		l.Add(frame.Plain, show.Line(m.pane.search)+"_")
-	case m.prompt == signalAsked, m.prompt == fileAsked:
-		l.Add(frame.Key, m.confirmationQuestion())
-		l.Add(frame.Plain, show.Line(m.typedWord)+"_")
-	case m.prompt == orderAsked:
+	case m.prompt == filterPrompt:
+		l.Add(frame.KeyHint, "filter: ")
+		l.Add(frame.Plain, show.EscapeLine(m.table.filter)+"_")
+	case m.prompt == searchPrompt:
+		l.Add(frame.KeyHint, "search: ")
+		l.Add(frame.Plain, show.EscapeLine(m.pane.search)+"_")
+	case m.prompt == signalPrompt, m.prompt == filePrompt:
+		l.Add(frame.KeyHint, m.confirmationQuestion())
+		l.Add(frame.Plain, show.EscapeLine(m.typedWord)+"_")
+	case m.prompt == orderPrompt:
 		l.Add(frame.Bad, m.confirmationQuestion())
 	case m.message.text != "":
 		role := lo.Ternary(m.message.isError, frame.Bad, frame.Good)
-		l.Add(role, show.Line(m.message.text))
+		l.Add(role, show.EscapeLine(m.message.text))
 	case m.rollout != nil:
-		l.Add(frame.Changing, fmt.Sprintf("rollout: %d of %d ready, now %s; esc ends it", m.rollout.done, m.rollout.all, m.serviceLabel(m.rollout.running)))
+		l.Add(frame.Changing, fmt.Sprintf("rollout: %d of %d ready, now %s; esc ends it", m.rollout.doneCount, m.rollout.total, m.serviceLabel(m.rollout.running)))
 	default:
 		if m.table.filter != "" {
-			l.Add(frame.Found, "/"+show.Line(m.table.filter))
+			l.Add(frame.SearchMatch, "/"+show.EscapeLine(m.table.filter))
 			l.Add(frame.Plain, " ")
 		}
 		list := lo.Ternary(m.pane.kind == logPane, "log", "table")
@@ -166,7 +166,7 @@ func (m *Model) bottomLine() (l frame.Line) {
 			if l.Width()+len(k[0])+1+len(k[1]) > m.width {
 				break
 			}
-			l.Add(frame.Key, k[0])
+			l.Add(frame.KeyHint, k[0])
 			l.Add(frame.Dim, " "+k[1]+"  ")
 		}
 	}
@@ -198,7 +198,7 @@ func (m *Model) helpLines() []frame.Line {
 	var lines []frame.Line
 	for _, k := range Keys("help") {
 		var l frame.Line
-		l.Add(frame.Key, frame.Fill(k[0], indent)+" ")
+		l.Add(frame.KeyHint, frame.PadRight(k[0], indent)+" ")
 		if frame.Width(k[1]) <= m.width-indent-1 {
 			l.Add(frame.Plain, k[1])
 			lines = append(lines, l)

@@ -23,24 +23,24 @@ func (m *Model) Key(key string) []Order {
 	}
 	m.message = message{}
 	switch m.prompt {
-	case filterAsked:
+	case filterPrompt:
 		m.editText(key, &m.table.filter)
 		m.rebuildRows()
 		return nil
-	case searchAsked:
+	case searchPrompt:
 		if m.editText(key, &m.pane.search); key == "enter" && m.pane.search != "" {
 			m.jumpToMatch(-1)
 		}
 		return nil
-	case signalAsked, fileAsked:
-		return m.handleWord(key)
-	case orderAsked:
+	case signalPrompt, filePrompt:
+		return m.handleTypedWord(key)
+	case orderPrompt:
 		if key == "y" || key == "enter" {
 			return m.confirmedOrders()
 		}
 		m.pending, m.prompt = pendingOrder{}, noPrompt
 		return nil
-	case helpShown:
+	case helpPrompt:
 		by, scrolls := map[string]int{"down": 1, "j": 1, "pgdown": pageLines, "space": pageLines, "up": -1, "k": -1, "pgup": -pageLines}[key]
 		if m.helpOffset += by; !scrolls {
 			m.prompt, m.helpOffset = noPrompt, 0
@@ -57,7 +57,7 @@ func (m *Model) Key(key string) []Order {
 // Paste handles one letter of pasted text: it appends the letter to a text that the user is typing. Otherwise it ignores the
 // letter, so that pasted text doesn't trigger commands.
 func (m *Model) Paste(letter rune) {
-	if m.prompt > noPrompt && m.prompt < orderAsked && letter >= ' ' {
+	if m.prompt > noPrompt && m.prompt < orderPrompt && letter >= ' ' {
 		m.Key(string(letter))
 	}
 }
@@ -110,11 +110,11 @@ func (m *Model) handleView(key string) bool {
 	case "q":
 		m.quitting = true
 	case "?", "f1", "h":
-		m.prompt = helpShown
+		m.prompt = helpPrompt
 	case "/":
-		m.prompt = filterAsked
+		m.prompt = filterPrompt
 		if m.pane.focused {
-			m.prompt, m.pane.search = searchAsked, ""
+			m.prompt, m.pane.search = searchPrompt, ""
 		}
 	case "n", "N":
 		if m.pane.search != "" {
@@ -128,7 +128,7 @@ func (m *Model) handleView(key string) bool {
 		t.reversed = !t.reversed
 		m.rebuildRows()
 	case "p":
-		m.regroup()
+		m.nextGrouping()
 	case "f":
 		m.toggleFold()
 	case "l":
@@ -144,7 +144,7 @@ func (m *Model) handleView(key string) bool {
 			m.toggleFold()
 		}
 	case "b":
-		m.toggleRun()
+		m.toggleLastRun()
 	case "L":
 		m.raiseLevel()
 	case "tab":
@@ -197,8 +197,8 @@ func (m *Model) handleEscape() {
 		m.pane.minLevel = 0
 	case m.pane.kind != noPane:
 		m.togglePane(m.pane.kind)
-	case len(m.table.marks) > 0:
-		m.table.marks = make(map[ID]bool)
+	case len(m.table.marked) > 0:
+		m.table.marked = make(map[ID]bool)
 	default:
 		m.table.filter = ""
 		m.rebuildRows()
@@ -210,23 +210,23 @@ func (m *Model) handleOrder(key string) []Order {
 	s, is := m.serviceAtCursor()
 	switch key {
 	case "space":
-		if is && m.table.marks[s.ID()] {
-			delete(m.table.marks, s.ID())
+		if is && m.table.marked[s.ID()] {
+			delete(m.table.marked, s.ID())
 		} else if is {
-			m.table.marks[s.ID()] = true
+			m.table.marked[s.ID()] = true
 		}
 		m.moveCursor(1)
 	case "*":
 		for _, r := range m.table.rows {
 			if r.isService {
-				m.table.marks[r.service.ID()] = true
+				m.table.marked[r.service.ID()] = true
 			}
 		}
 	case "s", "x", "r", "R":
 		verbs := map[string]client.Verb{"s": client.VerbStart, "x": client.VerbStop}
-		m.askToConfirm(cmp.Or(verbs[key], client.VerbRestart), orderAsked, key == "R")
+		m.askToConfirm(cmp.Or(verbs[key], client.VerbRestart), orderPrompt, key == "R")
 	case "S":
-		m.askToConfirm(VerbSignal, signalAsked, false)
+		m.askToConfirm(VerbSignal, signalPrompt, false)
 	case "!":
 		if is {
 			return []Order{{Verb: VerbShell, ID: s.ID()}}
@@ -236,7 +236,7 @@ func (m *Model) handleOrder(key string) []Order {
 			m.message = message{"there is no log on the screen to write; l shows one", true}
 			break
 		}
-		m.pending, m.prompt, m.typedWord = pendingOrder{verb: VerbSave, ids: []ID{s.ID()}}, fileAsked, strings.ReplaceAll(s.Name, "/", "_")+".log"
+		m.pending, m.prompt, m.typedWord = pendingOrder{verb: VerbSave, ids: []ID{s.ID()}}, filePrompt, strings.ReplaceAll(s.Name, "/", "_")+".log"
 	}
 	return nil
 }
@@ -245,7 +245,7 @@ func (m *Model) handleOrder(key string) []Order {
 func (m *Model) Click(x, y int) {
 	at := m.layout()
 	switch {
-	case m.prompt == helpShown:
+	case m.prompt == helpPrompt:
 		m.prompt = noPrompt
 	case m.prompt != noPrompt:
 	case y == at.headLine:
@@ -256,14 +256,14 @@ func (m *Model) Click(x, y int) {
 			}
 			x -= c.width + 1
 		}
-	case y > at.headLine && y <= at.headLine+at.rows:
+	case y > at.headLine && y <= at.headLine+at.tableRows:
 		m.pane.focused = false
 		if i := m.table.firstShown + y - at.headLine - 1; i < len(m.table.rows) {
 			if m.setCursor(i); !m.table.rows[i].isService {
 				m.toggleFold()
 			}
 		}
-	case at.lines > 0 && y >= at.paneLine:
+	case at.paneLines > 0 && y >= at.paneLine:
 		m.pane.focused = true
 	}
 }
@@ -286,11 +286,11 @@ type pendingOrder struct {
 
 // rollout restarts several services one after the other. Each restart begins when the previous service is ready.
 type rollout struct {
-	queue   []ID
-	running ID
-	done    int
-	all     int
-	ended   bool // the user has stopped the rollout
+	queue     []ID
+	running   ID
+	doneCount int
+	total     int
+	ended     bool // the user has stopped the rollout
 }
 
 // askToConfirm asks the user to confirm an order for the chosen services, or to type the word that the order needs. how selects
@@ -318,9 +318,9 @@ func (m *Model) confirmationQuestion() string {
 		whom = fmt.Sprintf("%d services", len(names))
 	}
 	switch {
-	case m.prompt == signalAsked:
+	case m.prompt == signalPrompt:
 		return "signal to " + whom + " (HUP, USR1, 15; enter sends, esc doesn't): "
-	case m.prompt == fileAsked:
+	case m.prompt == filePrompt:
 		return "write the log of " + whom + " to the new file: "
 	case len(names) == 1:
 		return fmt.Sprintf("%s %s? y/n", what, whom)
@@ -328,8 +328,9 @@ func (m *Model) confirmationQuestion() string {
 	return fmt.Sprintf("%s %s? y/n  %s", what, whom, strings.Join(names, " "))
 }
 
-// handleWord applies a key to the word that the user is typing. It returns the orders to carry out when the word is complete.
-func (m *Model) handleWord(key string) []Order {
+// handleTypedWord applies a key to the word that the user is typing. It returns the orders to carry out when the word is
+// complete.
+func (m *Model) handleTypedWord(key string) []Order {
 	was := m.prompt
 	m.editText(key, &m.typedWord)
 	switch {
@@ -348,10 +349,10 @@ func (m *Model) confirmedOrders() []Order {
 	p := m.pending
 	m.pending, m.prompt = pendingOrder{}, noPrompt
 	if p.verb != VerbSave {
-		m.table.marks = make(map[ID]bool)
+		m.table.marked = make(map[ID]bool)
 	}
 	if p.rollout {
-		m.rollout = &rollout{queue: p.ids, all: len(p.ids)}
+		m.rollout = &rollout{queue: p.ids, total: len(p.ids)}
 		return m.nextOfRollout()
 	}
 	m.message = message{fmt.Sprintf("%s: %d asked for", p.verb, len(p.ids)), false}
@@ -363,7 +364,7 @@ func (m *Model) confirmedOrders() []Order {
 func (m *Model) nextOfRollout() []Order {
 	r := m.rollout
 	if len(r.queue) == 0 || r.ended {
-		m.message = message{fmt.Sprintf("rollout: %d of %d are restarted and ready", r.done, r.all), r.done < r.all}
+		m.message = message{fmt.Sprintf("rollout: %d of %d are restarted and ready", r.doneCount, r.total), r.doneCount < r.total}
 		m.rollout = nil
 		return nil
 	}
@@ -375,10 +376,10 @@ func (m *Model) nextOfRollout() []Order {
 func (m *Model) advanceRollout(failed error) []Order {
 	r := m.rollout
 	if failed != nil {
-		m.message = message{fmt.Sprintf("rollout stopped at %s, %d of %d are done: %s", m.serviceLabel(r.running), r.done, r.all, oneLine(failed.Error())), true}
+		m.message = message{fmt.Sprintf("rollout stopped at %s, %d of %d are done: %s", m.serviceLabel(r.running), r.doneCount, r.total, oneLine(failed.Error())), true}
 		m.rollout = nil
 		return nil
 	}
-	r.done++
+	r.doneCount++
 	return m.nextOfRollout()
 }

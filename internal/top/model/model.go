@@ -100,12 +100,12 @@ type promptKind int
 
 const (
 	noPrompt promptKind = iota
-	filterAsked
-	searchAsked
-	orderAsked
-	signalAsked
-	fileAsked
-	helpShown
+	filterPrompt
+	searchPrompt
+	orderPrompt
+	signalPrompt
+	filePrompt
+	helpPrompt
 )
 
 // Model is the state of the screen. Make it with [New].
@@ -137,7 +137,7 @@ type message struct {
 // screen doesn't show its name.
 func New(theme int, hosts ...string) *Model {
 	m := &Model{width: 80, height: 24, usage: make(map[ID]*usageHistory), theme: theme}
-	m.table.marks, m.table.folded = make(map[ID]bool), make(map[string]bool)
+	m.table.marked, m.table.folded = make(map[ID]bool), make(map[string]bool)
 	m.hosts = lo.Map(hosts, func(name string, _ int) host { return host{name: name} })
 	return m
 }
@@ -148,8 +148,8 @@ func (m *Model) Resize(width, height int) { m.width, m.height = max(width, 1), m
 // Tick sets the time of the model.
 func (m *Model) Tick(now time.Time) { m.now = now }
 
-// IsOver reports whether the user has asked to quit.
-func (m *Model) IsOver() bool { return m.quitting }
+// IsQuitting reports whether the user has asked to quit.
+func (m *Model) IsQuitting() bool { return m.quitting }
 
 // Theme returns the selected theme.
 func (m *Model) Theme() frame.Theme { return frame.Themes[m.theme] }
@@ -198,7 +198,7 @@ func lastRun(s Service) (from, until time.Time) {
 	// lines.
 	const early, late = time.Second, 100 * time.Millisecond
 	lasted := time.Duration(s.LastExit.UptimeSeconds * float64(time.Second))
-	ended := s.LastExit.At.UTC()
+	ended := s.LastExit.EndedAt.UTC()
 	return ended.Add(-lasted - early), ended.Add(late)
 }
 
@@ -228,7 +228,7 @@ func (m *Model) ApplyChange(of int, c client.StatusChange, now time.Time) {
 	if c.IsComplete { // some services may have been removed
 		there := lo.KeyBy(m.services, Service.ID)
 		maps.DeleteFunc(m.usage, func(id ID, _ *usageHistory) bool { return !lo.HasKey(there, id) })
-		maps.DeleteFunc(m.table.marks, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })
+		maps.DeleteFunc(m.table.marked, func(id ID, _ bool) bool { return !lo.HasKey(there, id) })
 	}
 	m.rebuildRows()
 }
@@ -284,9 +284,9 @@ func (m *Model) anyAnswered() bool {
 // serviceLabel returns the name of a service on the screen. With several hosts, the host's name precedes it.
 func (m *Model) serviceLabel(id ID) string {
 	if len(m.hosts) > 1 {
-		return show.Name(m.hosts[id.Host].name) + ":" + show.Name(id.Name)
+		return show.EscapeName(m.hosts[id.Host].name) + ":" + show.EscapeName(id.Name)
 	}
-	return show.Name(id.Name)
+	return show.EscapeName(id.Name)
 }
 
 // hostStatusLine returns a line about a host. is reports whether the line is needed, because the host does not answer, stops,
@@ -294,7 +294,7 @@ func (m *Model) serviceLabel(id ID) string {
 func (m *Model) hostStatusLine(of int) (l frame.Line, is bool) {
 	h := &m.hosts[of]
 	if len(m.hosts) > 1 {
-		l.Add(frame.Title, show.Name(h.name)+": ")
+		l.Add(frame.Title, show.EscapeName(h.name)+": ")
 	}
 	in := &h.status.Init
 	since, why, silent := m.hostSilence(of)
@@ -302,21 +302,21 @@ func (m *Model) hostStatusLine(of int) (l frame.Line, is bool) {
 	case silent:
 		text := fmt.Sprintf("not answering since %s (%s)", since.Local().Format("15:04:05"), formatAge(m.now.Sub(since)))
 		if why != "" {
-			text += ": " + show.Line(oneLine(why))
+			text += ": " + show.EscapeLine(oneLine(why))
 		}
 		l.Add(frame.Bad, text)
 	case in.Stopping:
 		l.Add(frame.Bad, "the container is stopping")
 	case in.Booting:
-		l.Add(frame.Changing, "booting"+show.Hook(in.Hook))
+		l.Add(frame.Changing, "booting"+show.HookText(in.Hook))
 	case in.Lease != nil && in.Lease.State == client.LeaseWaiting:
-		l.Add(frame.Changing, show.Line(in.Lease.Detail))
+		l.Add(frame.Changing, show.EscapeLine(in.Lease.Detail))
 	case len(in.Warnings) > 0 && m.height >= 20:
 		more := ""
 		if n := len(in.Warnings); n > 1 {
 			more = fmt.Sprintf(" (and %d more: hinit status)", n-1)
 		}
-		l.Add(frame.Changing, "warning"+more+": "+show.Line(in.Warnings[0]))
+		l.Add(frame.Changing, "warning"+more+": "+show.EscapeLine(in.Warnings[0]))
 	default:
 		return l, false
 	}
@@ -368,13 +368,13 @@ func (m *Model) addSummary(l *frame.Line) {
 			l.Add(role, fmt.Sprintf("%d %s ", count, word))
 		}
 	}
-	add(frame.Bad, count[inTrouble], "in trouble")
-	add(frame.Bad, count[impaired], "ailing")
-	add(frame.Bad, count[unknown], "unknown")
-	add(frame.Changing, count[configChanged], "drifted")
-	add(frame.Changing, count[changing], "on the way")
-	l.Add(frame.Good, fmt.Sprintf("%d of %d well ", count[healthy]+count[configChanged], len(m.services)))
-	add(frame.Dim, count[off], "down")
+	add(frame.Bad, count[gradeTrouble], "in trouble")
+	add(frame.Bad, count[gradeImpaired], "ailing")
+	add(frame.Bad, count[gradeUnknown], "unknown")
+	add(frame.Changing, count[gradeConfigChanged], "drifted")
+	add(frame.Changing, count[gradeChanging], "on the way")
+	l.Add(frame.Good, fmt.Sprintf("%d of %d well ", count[gradeHealthy]+count[gradeConfigChanged], len(m.services)))
+	add(frame.Dim, count[gradeOff], "down")
 	if measured {
 		l.Add(frame.Plain, fmt.Sprintf("cpu %s mem %s proc %d ", formatPercent(all.CPU), formatSize(all.Memory), all.Processes))
 	}
@@ -383,5 +383,5 @@ func (m *Model) addSummary(l *frame.Line) {
 		return
 	}
 	in := &m.hosts[0].status.Init
-	l.Add(frame.Dim, "up "+formatAge(m.now.Sub(m.hosts[0].lastLineAt)+time.Duration(in.UptimeSeconds*float64(time.Second)))+" "+show.Line(in.Home))
+	l.Add(frame.Dim, "up "+formatAge(m.now.Sub(m.hosts[0].lastLineAt)+time.Duration(in.UptimeSeconds*float64(time.Second)))+" "+show.EscapeLine(in.Home))
 }

@@ -18,8 +18,8 @@ import (
 
 // Limits of what a pane keeps.
 const (
-	keptLines  = 2000
-	keptEvents = 500
+	maxLines  = 2000
+	maxEvents = 500
 )
 
 // LogLine is a line of a log, not escaped.
@@ -56,7 +56,7 @@ type pane struct {
 func (m *Model) AddEvent(host int, e client.Event) {
 	p := &m.pane
 	p.events = append(p.events, hostEvent{e, host})
-	if over := len(p.events) - keptEvents; over > 0 {
+	if over := len(p.events) - maxEvents; over > 0 {
 		p.events = append(p.events[:0], p.events[over:]...)
 	}
 	if p.kind == eventPane && p.scrollOffset > 0 {
@@ -73,13 +73,13 @@ func (m *Model) AddLogLines(of Log, lines []LogLine) {
 	}
 	shown := 0
 	for _, l := range lines {
-		l.level = p.levels.Of([]byte(l.Text))
+		l.level = p.levels.OfNextLine([]byte(l.Text))
 		p.lines = append(p.lines, l)
 		if l.level >= p.minLevel {
 			shown++
 		}
 	}
-	if over := len(p.lines) - keptLines; over > 0 {
+	if over := len(p.lines) - maxLines; over > 0 {
 		p.lines = append(p.lines[:0], p.lines[over:]...)
 	}
 	if p.kind == logPane && p.scrollOffset > 0 {
@@ -87,8 +87,8 @@ func (m *Model) AddLogLines(of Log, lines []LogLine) {
 	}
 }
 
-// toggleRun switches the log pane between the newest lines and the log of the last ended run.
-func (m *Model) toggleRun() {
+// toggleLastRun switches the log pane between the newest lines and the log of the last ended run.
+func (m *Model) toggleLastRun() {
 	s, is := m.serviceAtCursor()
 	switch {
 	case !is:
@@ -180,7 +180,7 @@ func (m *Model) paneTitle() string {
 	title := map[paneKind]string{logPane: "log of " + name, eventPane: "events", detailPane: name}[m.pane.kind]
 	if m.pane.kind == logPane {
 		if m.pane.showsLastRun && is && s.LastExit != nil {
-			title += ", the run before: " + show.Line(show.LastExitAt(s.LastExit, m.now))
+			title += ", the run before: " + show.EscapeLine(show.LastExitTextAt(s.LastExit, m.now))
 		}
 		if m.pane.minLevel != 0 {
 			title += ", " + m.pane.minLevel.String() + " and above"
@@ -190,7 +190,7 @@ func (m *Model) paneTitle() string {
 		title += fmt.Sprintf(" (%d lines back; end follows)", m.pane.scrollOffset)
 	}
 	if m.pane.search != "" {
-		title += " /" + show.Line(m.pane.search)
+		title += " /" + show.EscapeLine(m.pane.search)
 	}
 	return title
 }
@@ -199,7 +199,7 @@ var colourSequence = regexp.MustCompile("\x1b\\[[0-9;:]*m")
 
 // plainLogText makes a log line safe to show: it removes colours, replaces tabs by spaces, and escapes control characters.
 func plainLogText(text string) string {
-	return show.Line(strings.ReplaceAll(colourSequence.ReplaceAllString(text, ""), "\t", "    "))
+	return show.EscapeLine(strings.ReplaceAll(colourSequence.ReplaceAllString(text, ""), "\t", "    "))
 }
 
 // logLines returns the last lines of the log of the service at the cursor, wrapped, for [Model.paneLines]. Without lines, it
@@ -214,7 +214,7 @@ func (m *Model) logLines(enough int) (out []frame.Line) {
 	case s.Log == "":
 		why = "it has no log file of its own: its output is in the container's log (docker logs)"
 	case m.pane.shownLog != m.DataNeeds().Log:
-		why = "reading " + show.Line(s.Log)
+		why = "reading " + show.EscapeLine(s.Log)
 	case len(m.pane.lines) == 0 && m.pane.showsLastRun:
 		why = "the run before has written nothing"
 	case len(m.pane.lines) == 0:
@@ -254,19 +254,19 @@ func (m *Model) eventLines() []frame.Line {
 	out := make([]frame.Line, 0, len(m.pane.events))
 	for _, e := range m.pane.events {
 		var l frame.Line
-		if e.Lost > 0 {
-			out = append(out, frame.Text(frame.Dim, fmt.Sprintf("%d events are gone", e.Lost)))
+		if e.LostCount > 0 {
+			out = append(out, frame.Text(frame.Dim, fmt.Sprintf("%d events are gone", e.LostCount)))
 			continue
 		}
 		l.Add(frame.Dim, e.At.Local().Format("15:04:05 "))
 		l.Add(frame.Title, m.serviceLabel(ID{e.host, e.Service})+" ")
-		if e.To != "" {
+		if e.ToState != "" {
 			roles := map[string]frame.Role{client.StateBackoff: frame.Bad, client.StateFailed: frame.Bad, client.StateParked: frame.Bad, client.StateUp: frame.Good}
-			l.Add(roles[e.To], e.From+" → "+e.To+" ")
+			l.Add(roles[e.ToState], e.FromState+" → "+e.ToState+" ")
 		}
-		l.Add(frame.Plain, show.Line(e.Reason))
+		l.Add(frame.Plain, show.EscapeLine(e.Reason))
 		if e.Exit != nil {
-			l.Add(frame.Bad, " "+show.Line(e.Exit.Cause))
+			l.Add(frame.Bad, " "+show.EscapeLine(e.Exit.Cause))
 		}
 		out = append(out, l)
 	}
@@ -288,38 +288,38 @@ func (m *Model) detailLines() (out []frame.Line) {
 		}
 	}
 	look := gradeMarks[m.gradeOf(s)]
-	text := fmt.Sprintf("%s %s for %s, wanted %s", look.sign, stateWord(s.Service), formatAge(m.now.Sub(s.Since)), show.Line(s.Want))
+	text := fmt.Sprintf("%s %s for %s, wanted %s", look.sign, stateWord(s.Service), formatAge(m.now.Sub(s.Since)), show.EscapeLine(s.Want))
 	if s.PID != 0 {
-		text += fmt.Sprintf(", pid %d, run %d", s.PID, s.Run)
+		text += fmt.Sprintf(", pid %d, run %d", s.PID, s.RunNumber)
 	}
 	say(look.role, "", text)
-	say(frame.Plain, "note       ", show.Line(show.Note(s.Service, m.now)))
-	say(frame.Plain, "why        ", show.Line(s.Reason))
+	say(frame.Plain, "note       ", show.EscapeLine(show.ProblemNote(s.Service, m.now)))
+	say(frame.Plain, "why        ", show.EscapeLine(s.Reason))
 	if x := s.LastExit; x != nil {
-		say(frame.Plain, "last exit  ", show.Line(show.LastExitAt(x, m.now))+", after "+show.Seconds(x.UptimeSeconds))
+		say(frame.Plain, "last exit  ", show.EscapeLine(show.LastExitTextAt(x, m.now))+", after "+show.FormatSeconds(x.UptimeSeconds))
 		for _, line := range x.Tail {
 			say(frame.Plain, logged, plainLogText(line))
 		}
 	}
 	if s.Group != "" {
-		say(frame.Plain, "group      ", "@"+show.Line(s.Group))
+		say(frame.Plain, "group      ", "@"+show.EscapeLine(s.Group))
 	}
 	say(frame.Plain, "restarts   ", fmt.Sprintf("%d, of them %d quick failures in a row", s.Restarts, s.ConsecutiveFailures))
-	say(frame.Plain, "command    ", show.Line(strings.Join(s.Command, " ")))
-	say(frame.Plain, "log        ", show.Line(s.Log))
+	say(frame.Plain, "command    ", show.EscapeLine(strings.Join(s.Command, " ")))
+	say(frame.Plain, "log        ", show.EscapeLine(s.Log))
 	in := m.pane.details
 	if in.ID != s.ID() {
 		return out
 	}
-	say(frame.Dim, "inside     ", show.Line(in.Missing))
+	say(frame.Dim, "inside     ", show.EscapeLine(in.Missing))
 	head := "processes  "
 	for _, p := range in.Processes {
-		say(frame.Plain, head, fmt.Sprintf("%s%d %s %s", strings.Repeat("  ", min(p.Depth, 12)), p.PID, formatSize(p.Memory), show.Line(p.Command)))
+		say(frame.Plain, head, fmt.Sprintf("%s%d %s %s", strings.Repeat("  ", min(p.Depth, 12)), p.PID, formatSize(p.Memory), show.EscapeLine(p.Command)))
 		head = "           "
 	}
 	head = "environ    "
 	for _, v := range in.Environment {
-		say(frame.Plain, head, show.Line(v))
+		say(frame.Plain, head, show.EscapeLine(v))
 		head = "           "
 	}
 	return out
@@ -357,7 +357,7 @@ func markMatches(spans []frame.Span, search string) (out []frame.Span) {
 			if i < 0 || len(lower) != len(text) { // if lowering the case has changed the length, positions in lower don't fit text
 				break
 			}
-			out = append(out, frame.Span{Text: text[:i], Role: s.Role}, frame.Span{Text: text[i : i+len(low)], Role: frame.Found})
+			out = append(out, frame.Span{Text: text[:i], Role: s.Role}, frame.Span{Text: text[i : i+len(low)], Role: frame.SearchMatch})
 			text = text[i+len(low):]
 		}
 		out = append(out, frame.Span{Text: text, Role: s.Role})

@@ -16,10 +16,10 @@ import (
 
 var noon = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-func up(name string) client.Service {
+func upService(name string) client.Service {
 	return client.Service{
 		Name: "gateway-" + name, Profile: name, Kind: client.KindGateway, State: client.StateUp, Want: client.WantUp, PID: 100 + len(name),
-		Since: noon.Add(-3 * time.Hour), Ready: true, Run: 1, Log: "/opt/data/logs/gateways/" + name + "/current", Reason: "started",
+		Since: noon.Add(-3 * time.Hour), Ready: true, RunNumber: 1, Log: "/opt/data/logs/gateways/" + name + "/current", Reason: "started",
 		Command: []string{"/opt/hermes/.venv/bin/hermes", "-p", name, "gateway", "run", "--replace"},
 	}
 }
@@ -28,7 +28,7 @@ func up(name string) client.Service {
 func fiftyServices() []client.Service {
 	list := make([]client.Service, 0, 50)
 	for i := range 50 {
-		s := up(fmt.Sprintf("agent%02d", i))
+		s := upService(fmt.Sprintf("agent%02d", i))
 		s.PID = 100 + i
 		list = append(list, s)
 	}
@@ -38,7 +38,7 @@ func fiftyServices() []client.Service {
 	loop.Since, loop.NextStart, loop.Ready, loop.Reason = noon.Add(-6*time.Second), &next, false, "exited with code 3"
 	loop.Problem = `crash loop: exited with code 3: KeyError: 'workspace'`
 	loop.LastExit = &client.Exit{
-		Code: &code, Cause: "crash", At: noon.Add(-6 * time.Second), UptimeSeconds: 0.4, PID: 4711,
+		Code: &code, Cause: "crash", EndedAt: noon.Add(-6 * time.Second), UptimeSeconds: 0.4, PID: 4711,
 		Tail: []string{"Traceback (most recent call last):", `  File "gateway.py", line 212, in load`, "KeyError: 'workspace'"},
 	}
 	deaf := &list[31]
@@ -47,19 +47,19 @@ func fiftyServices() []client.Service {
 	return list
 }
 
-func scene(width, height int, services []client.Service, keys ...string) *model.Model {
+func newTestModel(width, height int, services []client.Service, keys ...string) *model.Model {
 	m := model.New(0, "")
 	m.Resize(width, height)
 	m.ApplyChange(0, client.StatusChange{IsComplete: true, Init: client.Init{PID: 1, Home: "/opt/data", UptimeSeconds: 3 * 3600}, Services: services}, noon)
-	measure(m, 0, services)
+	addMeasurements(m, 0, services)
 	for _, k := range keys {
 		m.Key(k)
 	}
 	return m
 }
 
-// measure adds twelve measurements to the services of a host.
-func measure(m *model.Model, host int, services []client.Service) {
+// addMeasurements adds twelve measurements to the services of a host.
+func addMeasurements(m *model.Model, host int, services []client.Service) {
 	for at := range 12 {
 		used := make(map[string]procusage.Usage)
 		for i := range services {
@@ -76,16 +76,16 @@ func measure(m *model.Model, host int, services []client.Service) {
 // TestThePictureIsTheScreen compares the pictures in the docs with the screen. With WRITE_PICTURE=1 it draws them again.
 func TestThePictureIsTheScreen(t *testing.T) {
 	for name, scene := range map[string]*model.Model{
-		"top":       scene(124, 26, fiftyServices(), "d"),
-		"top-hosts": threeHosts(124, 20, "p"),
-		"top-80":    scene(80, 24, fiftyServices(), "l", "L", "L"),
+		"top":       newTestModel(124, 26, fiftyServices(), "d"),
+		"top-hosts": newModelWithThreeHosts(124, 20, "p"),
+		"top-80":    newTestModel(80, 24, fiftyServices(), "l", "L", "L"),
 	} {
-		onePicture(t, name, scene.Frame())
+		checkPicture(t, name, scene.Frame())
 	}
 }
 
-// threeHosts returns hosts with a group each; one host does not answer.
-func threeHosts(width, height int, keys ...string) *model.Model {
+// newModelWithThreeHosts returns hosts with a group each; one host does not answer.
+func newModelWithThreeHosts(width, height int, keys ...string) *model.Model {
 	m := model.New(0, "eu-1", "us-1", "us-2")
 	m.Resize(width, height)
 	all := fiftyServices()
@@ -94,7 +94,7 @@ func threeHosts(width, height int, keys ...string) *model.Model {
 	}
 	for host, services := range [][]client.Service{all[10:20], all[24:34], all[40:45]} {
 		m.ApplyChange(host, client.StatusChange{IsComplete: true, Init: client.Init{PID: 1, UptimeSeconds: 3 * 3600}, Services: services}, noon)
-		measure(m, host, services)
+		addMeasurements(m, host, services)
 	}
 	m.HostLost(2, "no hinit listens on \"/run/us-2/control.sock\"", noon.Add(-4*time.Second))
 	for _, k := range keys {
@@ -104,7 +104,7 @@ func threeHosts(width, height int, keys ...string) *model.Model {
 	return m
 }
 
-func onePicture(t *testing.T, name string, f frame.Frame) {
+func checkPicture(t *testing.T, name string, f frame.Frame) {
 	t.Helper()
 	title := map[string]string{
 		"top":       "hinit top: fifty gateways, of which one loops and one is deaf",
@@ -113,14 +113,14 @@ func onePicture(t *testing.T, name string, f frame.Frame) {
 	}[name]
 	for dark, file := range map[bool]string{false: name + "-light.svg", true: name + "-dark.svg"} {
 		path := "../../../docs/img/" + file
-		want := picture(f, dark, title)
+		want := renderSVG(f, dark, title)
 		if os.Getenv("WRITE_PICTURE") != "" {
 			if err := os.WriteFile(path, []byte(want), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if got, err := os.ReadFile(path); err != nil || string(got) != want {
-			t.Errorf("%s is not what the screen shows (%v); draw it again with WRITE_PICTURE=1\n%s", file, err, plain(f))
+			t.Errorf("%s is not what the screen shows (%v); draw it again with WRITE_PICTURE=1\n%s", file, err, frameText(f))
 		}
 	}
 }
@@ -129,8 +129,8 @@ func onePicture(t *testing.T, name string, f frame.Frame) {
 func TestTheTroublesAreSeenOnEverySize(t *testing.T) {
 	for _, keys := range [][]string{nil, {"d"}, {"l"}, {"e"}, {"l", "tab", "z"}, {"?"}, {"p"}, {"/", "x"}, {"*", "R"}} {
 		for _, size := range [][2]int{{1, 1}, {2, 3}, {10, 5}, {40, 12}, {80, 24}, {124, 26}, {250, 70}} {
-			f := scene(size[0], size[1], fiftyServices(), keys...).Frame()
-			lines := strings.Split(strings.TrimSuffix(plain(f), "\n"), "\n")
+			f := newTestModel(size[0], size[1], fiftyServices(), keys...).Frame()
+			lines := strings.Split(strings.TrimSuffix(frameText(f), "\n"), "\n")
 			if len(f.Lines) != size[1] {
 				t.Errorf("%v at %v: %d lines", keys, size, len(f.Lines))
 			}
@@ -140,7 +140,7 @@ func TestTheTroublesAreSeenOnEverySize(t *testing.T) {
 				}
 			}
 			if keys == nil && size[0] >= 40 && (!strings.Contains(lines[2], "agent17") || !strings.Contains(lines[2], "✗ crash-loop") || !strings.Contains(lines[3], "agent31")) {
-				t.Errorf("at %v:\n%s", size, plain(f))
+				t.Errorf("at %v:\n%s", size, frameText(f))
 			}
 		}
 	}
@@ -149,13 +149,13 @@ func TestTheTroublesAreSeenOnEverySize(t *testing.T) {
 // A frame must contain no other terminal sequences than colours, whatever names, notes, log lines and commands contain.
 func TestNothingButColoursIsObeyed(t *testing.T) {
 	const bad = "\x1b]0;owned\a\x1b[2J\u202e\u0085\xff\u200b\r\n\t\x9b31m e\u0301\u0301\u0301\u0301"
-	s := up("x")
+	s := upService("x")
 	s.Name, s.Profile, s.Problem, s.Reason, s.Command, s.Log = bad, bad, bad, bad, []string{bad}, "/"+bad
 	s.LastExit = &client.Exit{Cause: bad, Tail: []string{bad}, Error: bad}
 	for _, keys := range [][]string{{"d"}, {"l"}, {"e"}, {"p"}, {"R"}, {"/"}} {
-		m := scene(200, 40, []client.Service{s}, keys...)
+		m := newTestModel(200, 40, []client.Service{s}, keys...)
 		m.AddLogLines(model.Log{ID: model.ID{Name: bad}, File: "/" + bad}, []model.LogLine{{Text: bad}})
-		m.AddEvent(0, client.Event{Service: bad, Reason: bad, From: "up", To: "down", Exit: &client.Exit{Cause: bad}})
+		m.AddEvent(0, client.Event{Service: bad, Reason: bad, FromState: "up", ToState: "down", Exit: &client.Exit{Cause: bad}})
 		m.SetProcessDetails(model.ProcessDetails{ID: model.ID{Name: bad}, Missing: bad, Environment: []string{bad}, Processes: []model.Process{{PID: 1, Command: bad}}})
 		m.HostLost(0, bad, noon)
 		m.OrderEnded(model.Order{Verb: client.VerbStart, ID: model.ID{Name: bad}}, errors.New(bad))
@@ -189,8 +189,8 @@ func checkEscapes(t *testing.T, f frame.Frame) {
 	}
 }
 
-// plain returns the text of a frame without colours and without spaces at the ends of lines.
-func plain(f frame.Frame) string {
+// frameText returns the text of a frame without colours and without spaces at the ends of lines.
+func frameText(f frame.Frame) string {
 	var b strings.Builder
 	for i := range min(len(f.Lines), f.Height) {
 		fitted := frame.Line{Spans: f.Lines[i].Fit(f.Width)}

@@ -36,13 +36,13 @@ var sortColumnNames = [numSortColumns]string{"trouble", "name", "state", "since"
 type grade int
 
 const (
-	inTrouble grade = iota
-	impaired
-	unknown // the host of the service does not answer
-	configChanged
-	changing
-	healthy
-	off
+	gradeTrouble grade = iota
+	gradeImpaired
+	gradeUnknown // the host of the service does not answer
+	gradeConfigChanged
+	gradeChanging
+	gradeHealthy
+	gradeOff
 	numGrades
 )
 
@@ -54,10 +54,10 @@ type table struct {
 	firstShown  int   // index of the first visible row
 	sort        sortColumn
 	reversed    bool
-	groups      grouping
+	grouping    grouping
 	folded      map[string]bool
 	filter      string
-	marks       map[ID]bool
+	marked      map[ID]bool
 }
 
 // row is a row of the table: a service, or the head of a group.
@@ -92,13 +92,13 @@ func (m *Model) serviceAtCursor() (s Service, onService bool) {
 // gradeOf returns the grade of a service.
 func (m *Model) gradeOf(s Service) grade {
 	if _, _, silent := m.hostSilence(s.Host); silent {
-		return unknown
+		return gradeUnknown
 	}
 	verdict := show.VerdictOf(s.Service).Grade
-	if verdict == show.Well && s.Drifted {
-		return configChanged
+	if verdict == show.GradeHealthy && s.Drifted {
+		return gradeConfigChanged
 	}
-	return [...]grade{show.Trouble: inTrouble, show.Ailing: impaired, show.Changing: changing, show.Off: off, show.Well: healthy}[verdict]
+	return [...]grade{show.GradeFailed: gradeTrouble, show.GradeDegraded: gradeImpaired, show.GradeChanging: gradeChanging, show.GradeDown: gradeOff, show.GradeHealthy: gradeHealthy}[verdict]
 }
 
 // rebuildRows filters, sorts and groups the services again. The cursor stays on its row.
@@ -114,10 +114,10 @@ func (m *Model) rebuildRows() {
 		return n
 	})
 	t.rows = t.rows[:0]
-	if t.groups != noGroups {
+	if t.grouping != noGroups {
 		m.appendGroups(services)
 	} else {
-		t.add(services)
+		t.addRows(services)
 	}
 	// Without its row, the cursor stays at the same index, or goes to the last row.
 	at := slices.IndexFunc(t.rows, func(r row) bool { return r.rowID() == t.cursorRow })
@@ -131,7 +131,7 @@ func (m *Model) rebuildRows() {
 	}
 }
 
-func (t *table) add(services []Service) {
+func (t *table) addRows(services []Service) {
 	t.rows = append(t.rows, lo.Map(services, func(s Service, _ int) row { return row{service: s, isService: true} })...)
 }
 
@@ -157,7 +157,7 @@ func (m *Model) matchesFilter(s Service, words []string) bool {
 	if len(words) == 0 {
 		return true
 	}
-	text := strings.Join([]string{s.Name, s.Profile, s.Kind, stateWord(s.Service), s.State, lo.FromPtr(s.LastExit).Cause, show.Note(s.Service, m.now), s.Group, m.hosts[s.Host].name}, "\x00")
+	text := strings.Join([]string{s.Name, s.Profile, s.Kind, stateWord(s.Service), s.State, lo.FromPtr(s.LastExit).Cause, show.ProblemNote(s.Service, m.now), s.Group, m.hosts[s.Host].name}, "\x00")
 	for _, word := range words {
 		word, negated := strings.CutPrefix(word, "!")
 		if word != "" && cmdline.MatchesSearch(word, text, s.Service) == negated {
@@ -185,7 +185,7 @@ func (m *Model) compareServices(a, b Service) int {
 // is the service at the cursor, or each service of the group at the cursor.
 func (m *Model) orderTargets() (ids []ID) {
 	shown := lo.FilterMap(m.table.rows, func(r row, _ int) (Service, bool) { return r.service, r.isService })
-	ids = lo.FilterMap(slices.Concat(shown, m.services), func(s Service, _ int) (ID, bool) { return s.ID(), m.table.marks[s.ID()] })
+	ids = lo.FilterMap(slices.Concat(shown, m.services), func(s Service, _ int) (ID, bool) { return s.ID(), m.table.marked[s.ID()] })
 	if at := m.table.cursorIndex; len(ids) == 0 && at < len(m.table.rows) {
 		r := m.table.rows[at]
 		if r.isService {
@@ -211,19 +211,19 @@ var groupingNames = [numGroupings]string{"no groups", "grouped as in the configu
 
 // groupOf returns the name of the group of a service. If the service has no group, it returns "".
 func (m *Model) groupOf(s Service) string {
-	return [numGroupings]string{byGroup: s.Group, byProfile: s.Profile, perHost: m.hosts[s.Host].name}[m.table.groups]
+	return [numGroupings]string{byGroup: s.Group, byProfile: s.Profile, perHost: m.hosts[s.Host].name}[m.table.grouping]
 }
 
-// regroup selects the next kind of grouping in which at least one service has a group.
-func (m *Model) regroup() {
+// nextGrouping selects the next kind of grouping in which at least one service has a group.
+func (m *Model) nextGrouping() {
 	t := &m.table
-	for t.groups = (t.groups + 1) % numGroupings; t.groups != noGroups; t.groups = (t.groups + 1) % numGroupings {
+	for t.grouping = (t.grouping + 1) % numGroupings; t.grouping != noGroups; t.grouping = (t.grouping + 1) % numGroupings {
 		some := slices.ContainsFunc(m.services, func(s Service) bool { return m.groupOf(s) != "" })
-		if some && (t.groups != perHost || len(m.hosts) > 1) {
+		if some && (t.grouping != perHost || len(m.hosts) > 1) {
 			break
 		}
 	}
-	m.message = message{groupingNames[t.groups], false}
+	m.message = message{groupingNames[t.grouping], false}
 	m.rebuildRows()
 }
 
@@ -237,7 +237,7 @@ func (m *Model) appendGroups(services []Service) {
 	for _, name := range append(named, rest...) {
 		t.rows = append(t.rows, row{group: name, members: groups[name]})
 		if !t.folded[name] {
-			t.add(groups[name])
+			t.addRows(groups[name])
 		}
 	}
 }
@@ -245,25 +245,25 @@ func (m *Model) appendGroups(services []Service) {
 // writeGroupHead writes the head of a group: its name, and how many services are up, in trouble or unknown.
 func (m *Model) writeGroupHead(l *frame.Line, r row) {
 	sign := lo.Ternary(m.table.folded[r.group], "▸ ", "▾ ")
-	name := map[grouping]string{byGroup: "@", byProfile: "profile ", perHost: "host "}[m.table.groups] + show.Name(r.group)
+	name := map[grouping]string{byGroup: "@", byProfile: "profile ", perHost: "host "}[m.table.grouping] + show.EscapeName(r.group)
 	if r.group == "" {
-		name = "of no " + map[grouping]string{byGroup: "group", byProfile: "profile"}[m.table.groups]
+		name = "of no " + map[grouping]string{byGroup: "group", byProfile: "profile"}[m.table.grouping]
 	}
 	up := lo.CountBy(r.members, func(s Service) bool { return s.State == client.StateUp })
 	count := lo.CountValuesBy(r.members, m.gradeOf)
 	l.Add(frame.Title, fmt.Sprintf("%s%s: %d of %d up", sign, name, up, len(r.members)))
-	if bad := count[inTrouble] + count[impaired]; bad > 0 {
+	if bad := count[gradeTrouble] + count[gradeImpaired]; bad > 0 {
 		l.Add(frame.Bad, fmt.Sprintf(", %d in trouble", bad))
 	}
-	if count[unknown] > 0 {
-		l.Add(frame.Bad, fmt.Sprintf(", %d unknown", count[unknown]))
+	if count[gradeUnknown] > 0 {
+		l.Add(frame.Bad, fmt.Sprintf(", %d unknown", count[gradeUnknown]))
 	}
 }
 
 // toggleFold hides or shows the services of the group at the cursor.
 func (m *Model) toggleFold() {
 	t := &m.table
-	if t.groups == noGroups || len(t.rows) == 0 {
+	if t.grouping == noGroups || len(t.rows) == 0 {
 		m.message = message{"there are no groups; p makes them", true}
 		return
 	}

@@ -10,7 +10,7 @@ import (
 	"hinit/internal/top/frame"
 )
 
-func shapes() (all []client.Service) {
+func allServiceStates() (all []client.Service) {
 	for _, state := range []string{
 		client.StateDown, client.StateWaiting, client.StateStarting, client.StateUp, client.StateStopping, client.StateKilling,
 		client.StateFinishing, client.StateBackoff, client.StateParked, client.StateFailed,
@@ -38,11 +38,11 @@ func shapes() (all []client.Service) {
 
 func TestTopSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	m := New(0, "")
-	for _, s := range shapes() {
+	for _, s := range allServiceStates() {
 		verdict := show.VerdictOf(&s)
 		grade := m.gradeOf(Service{&s, 0})
 		role := gradeMarks[grade].role
-		if (role == frame.Bad) != verdict.Troubled() || (role == frame.Good) != (verdict.Grade == show.Well) || (grade <= impaired) != verdict.Troubled() {
+		if (role == frame.Bad) != verdict.NeedsAttention() || (role == frame.Good) != (verdict.Grade == show.GradeHealthy) || (grade <= gradeImpaired) != verdict.NeedsAttention() {
 			t.Errorf("%+v: top draws %v, the verdict is %+v", s, role, verdict)
 		}
 	}

@@ -22,8 +22,9 @@ import (
 	"hinit/internal/watch"
 )
 
-// Process is the only Watch of the process, because a user may have only 128 inotify instances (fs.inotify.max_user_instances).
-var Process = Watch{open: (*watch.Set).Open, followers: make(map[string][]*Follower)}
+// ProcessWatch is the only Watch of the process, because a user may have only 128 inotify instances
+// (fs.inotify.max_user_instances).
+var ProcessWatch = Watch{open: (*watch.Set).Open, followers: make(map[string][]*Follower)}
 
 // Watch shares one inotify instance, and the goroutine that reads it, among all its followers. Both exist only while a follower
 // exists.
@@ -39,14 +40,14 @@ type Watch struct {
 type Follower struct {
 	shared *Watch
 	dir    string
-	wants  func(watch.Event) bool
+	filter func(watch.Event) bool
 	woken  chan struct{} // channel of capacity 1 with a token when the directory may have changed
 }
 
 // Follow returns a Follower of the directory dir, which need not exist yet. The Follower ignores events of files for which
 // wants returns false. A nil wants accepts all events. wants must not block.
 func (s *Watch) Follow(dir string, wants func(watch.Event) bool) *Follower {
-	f := &Follower{shared: s, dir: filepath.Clean(dir), wants: wants, woken: make(chan struct{}, 1)}
+	f := &Follower{shared: s, dir: filepath.Clean(dir), filter: wants, woken: make(chan struct{}, 1)}
 	s.mu.Lock()
 	s.followers[f.dir] = append(s.followers[f.dir], f)
 	s.mu.Unlock()
@@ -141,7 +142,7 @@ func (s *Watch) handle(ev watch.Event) {
 	s.set.IsDir(ev)
 	for _, dir := range []string{filepath.Dir(ev.Name), ev.Name} {
 		for _, f := range s.followers[dir] {
-			if dir == ev.Name || f.wants == nil || f.wants(ev) { // each Follower must learn that the watch has ended
+			if dir == ev.Name || f.filter == nil || f.filter(ev) { // each Follower must learn that the watch has ended
 				pause.Wake(f.woken)
 			}
 		}

@@ -32,8 +32,8 @@ import (
 // WorkerCommand is the name of the command in hinit.yaml that runs as the worker of a task.
 const WorkerCommand = config.KanbanWorker
 
-// NewByPID1 returns a runner whose workers are started by the container's PID 1. c is a client of PID 1.
-func NewByPID1(ctx context.Context, c *dial.Client) (*Runner, error) {
+// NewPID1Runner returns a runner whose workers are started by the container's PID 1. c is a client of PID 1.
+func NewPID1Runner(ctx context.Context, c *dial.Client) (*Runner, error) {
 	return newRunner(ctx, pid1Host{c})
 }
 
@@ -42,13 +42,13 @@ type pid1Host struct{ *dial.Client }
 
 func (h pid1Host) start(ctx context.Context, tag string, job kanban.WorkerJob) (client.Run, error) {
 	return h.StartRun(ctx, client.RunRequest{
-		Template: WorkerCommand, Tag: tag, Profile: job.Profile, Task: job.Task, Options: job.Options, Env: job.Vars, Dir: job.Dir, Log: job.Log,
+		Template: WorkerCommand, Tag: tag, Profile: job.Profile, Task: job.Task, Options: job.Options, Env: job.EnvVars, Dir: job.Dir, Log: job.Log,
 	})
 }
 
-// NewLocal returns a runner that starts its workers in this process. It runs the worker's command in hinit.yaml, on a machine
-// where hinit isn't PID 1.
-func NewLocal(ctx context.Context, cfg *config.Config) (*Runner, error) {
+// NewLocalRunner returns a runner that starts its workers in this process. It runs the worker's command in hinit.yaml, on a
+// machine where hinit isn't PID 1.
+func NewLocalRunner(ctx context.Context, cfg *config.Config) (*Runner, error) {
 	b, err := localRuns()
 	if err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func (h localHost) start(ctx context.Context, tag string, job kanban.WorkerJob) 
 		return client.Run{}, err
 	}
 	template := h.cfg.Runs[WorkerCommand]
-	argv := h.cfg.ExpandRun(template.Command, map[string]string{"profile": job.Profile, "task": job.Task, "profile_home": job.Vars["HERMES_HOME"]}, job.Options)
+	argv := h.cfg.ExpandRun(template.Command, map[string]string{"profile": job.Profile, "task": job.Task, "profile_home": job.EnvVars["HERMES_HOME"]}, job.Options)
 	program, err := AgentPath(argv[0])
 	if err != nil {
 		return client.Run{}, err
@@ -100,7 +100,7 @@ func (h localHost) start(ctx context.Context, tag string, job kanban.WorkerJob) 
 	}
 	return h.runs.Start(ctx, runs.StartRequest{
 		Tag: tag, Template: WorkerCommand, Profile: job.Profile, Output: output, Log: job.Log, Grace: template.Grace,
-		Spec: proc.Spec{Argv: argv, Env: proc.SetEnv(proc.SetEnv(os.Environ(), template.Env), job.Vars), Dir: job.Dir},
+		Spec: proc.Spec{Argv: argv, Env: proc.SetEnv(proc.SetEnv(os.Environ(), template.Env), job.EnvVars), Dir: job.Dir},
 	})
 }
 
@@ -118,7 +118,7 @@ func (h localHost) StopRun(ctx context.Context, id string) (client.Run, error) {
 }
 
 func (h localHost) Runs(context.Context) ([]client.Run, error) {
-	list, _ := h.runs.Since(0)
+	list, _ := h.runs.RunsSince(0)
 	return list, nil
 }
 
@@ -126,7 +126,7 @@ func (h localHost) FollowRuns(ctx context.Context, onRun func(client.Run) error)
 	for cursor := uint64(0); ; {
 		changed := h.runs.Changed()
 		var list []client.Run
-		list, cursor = h.runs.Since(cursor)
+		list, cursor = h.runs.RunsSince(cursor)
 		for _, run := range list {
 			if err := onRun(run); err != nil {
 				return err
@@ -170,7 +170,7 @@ func NewIsolationCheck(lookup func(string) (string, bool)) func(profile string) 
 	return func(profile string) (bool, error) {
 		own, ownErr := proc.ReadConfinement(os.Getpid())
 		one, err := proc.ReadConfinement(1)
-		if ownErr == nil && err == nil && own.Filters >= one.Filters+isolation.FilterCount {
+		if ownErr == nil && err == nil && own.Filters >= one.Filters+isolation.SeccompFilterCount {
 			return false, nil
 		}
 		cfg, err := config.Load(config.Options{Env: lookup})
@@ -185,7 +185,7 @@ func NewIsolationCheck(lookup func(string) (string, bool)) func(profile string) 
 		if dialErr != nil {
 			return false, fmt.Errorf("cannot tell whether profile %s is isolated: %w", profile, errors.Join(err, dialErr))
 		}
-		return account.Isolates(list, profile), nil
+		return account.ListsProfile(list, profile), nil
 	}
 }
 

@@ -20,8 +20,8 @@ import (
 	"hinit/kanban"
 )
 
-// host starts, stops and lists one-shot runs. [pid1Host] and [localHost] implement it.
-type host interface {
+// runHost starts, stops and lists one-shot runs. [pid1Host] and [localHost] implement it.
+type runHost interface {
 	start(ctx context.Context, tag string, job kanban.WorkerJob) (client.Run, error)
 	StopRun(ctx context.Context, id string) (client.Run, error)
 	Runs(ctx context.Context) ([]client.Run, error)
@@ -32,7 +32,7 @@ type host interface {
 
 // Runner implements [kanban.Runner] for workers that a host starts as one-shot runs. Close it after use.
 type Runner struct {
-	host       host
+	host       runHost
 	cancel     context.CancelFunc
 	followDone <-chan struct{} // Closed when the goroutine that follows the runs has ended.
 
@@ -43,28 +43,28 @@ type Runner struct {
 	workerEnded chan struct{}
 }
 
-// followPause is the pause after which FollowRuns is called again when it failed. It usually fails because PID 1 re-executes
+// followRetryPause is the pause after which FollowRuns is called again when it failed. It usually fails because PID 1 re-executes
 // itself.
-const followPause = 200 * time.Millisecond
+const followRetryPause = 200 * time.Millisecond
 
-func newRunner(ctx context.Context, h host) (*Runner, error) {
+func newRunner(ctx context.Context, h runHost) (*Runner, error) {
 	r := &Runner{
 		host: h, runs: make(map[string]client.Run), adoptedPIDs: make(map[int]bool), runEnded: make(chan struct{}),
 		workerEnded: make(chan struct{}, 1),
 	}
-	if err := r.refresh(ctx); err != nil {
+	if err := r.reloadRuns(ctx); err != nil {
 		return nil, err
 	}
 	follow, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r.cancel = cancel
-	r.followDone = guard.Begin("following the runs", func() {
+	r.followDone = guard.GoWithDone("following the runs", func() {
 		for follow.Err() == nil {
 			// Ignore the error: if the host still fails, Start and End return that error.
 			_ = r.host.FollowRuns(follow, func(run client.Run) error {
 				r.storeRun(run)
 				return nil
 			})
-			pause.For(follow, followPause)
+			pause.For(follow, followRetryPause)
 		}
 	})
 	return r, nil
@@ -79,7 +79,7 @@ func (r *Runner) Close() {
 // WorkerEnded returns a channel that receives a value when a worker has ended. The dispatcher should then make a pass.
 func (r *Runner) WorkerEnded() <-chan struct{} { return r.workerEnded }
 
-func (r *Runner) refresh(ctx context.Context) error {
+func (r *Runner) reloadRuns(ctx context.Context) error {
 	list, err := r.host.Runs(ctx)
 	if err != nil {
 		return err
@@ -159,7 +159,7 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.RunRef) ([]kanb
 		// The dispatcher may have died after it claimed the task, before the host reported the worker's pid.
 		if !known && ref.PID == 0 && !fresh {
 			fresh = true
-			if err := r.refresh(ctx); err != nil {
+			if err := r.reloadRuns(ctx); err != nil {
 				return nil, err
 			}
 			run, known = r.knownRun(ref)
@@ -168,7 +168,7 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.RunRef) ([]kanb
 		case known:
 			out[i] = workerReport(run)
 		case ref.PID == 0:
-			if out[i] = findUnrecorded(ref); out[i].Liveness == kanban.Alive {
+			if out[i] = findUnrecordedWorker(ref); out[i].Liveness == kanban.Alive {
 				r.wakeWhenEnded(out[i].Worker)
 			}
 		default:
@@ -180,7 +180,7 @@ func (r *Runner) WorkerStates(ctx context.Context, refs []kanban.RunRef) ([]kanb
 
 // workerReport converts the state of a run to a [kanban.WorkerReport].
 func workerReport(run client.Run) kanban.WorkerReport {
-	s := kanban.WorkerReport{Liveness: kanban.Alive, Worker: kanban.Worker{PID: run.PID, Start: run.StartTicks}}
+	s := kanban.WorkerReport{Liveness: kanban.Alive, Worker: kanban.Worker{PID: run.PID, StartTime: run.StartTicks}}
 	if run.End != nil {
 		s.Liveness, s.Exit = kanban.Ended, exitOf(run)
 	}
@@ -216,8 +216,8 @@ func (r *Runner) knownRun(ref kanban.RunRef) (client.Run, bool) {
 func exitOf(run client.Run) kanban.Exit {
 	e := run.End
 	x := kanban.Exit{
-		Known: !e.Lost, OOM: e.OOM, Terminated: run.Asked != "" || e.Cause == "operator" || e.Cause == "shutdown", At: e.At,
-		Shutdown: run.Asked == client.RunShutdown || e.Cause == "shutdown",
+		Known: !e.ExitUnknown, OOM: e.OOM, Terminated: run.StopReason != "" || e.Cause == "operator" || e.Cause == "shutdown", EndedAt: e.EndedAt,
+		DuringShutdown: run.StopReason == client.RunShutdown || e.Cause == "shutdown",
 	}
 	switch {
 	case e.Signal != nil:
@@ -285,7 +285,7 @@ func (r *Runner) Forget(refs []kanban.RunRef) {
 // wakeWhenEnded starts a goroutine that waits for the exit of a worker that an earlier dispatcher started, and then wakes the
 // dispatcher.
 func (r *Runner) wakeWhenEnded(w kanban.Worker) {
-	if ticks, alive := proc.StartTicks(w.PID); !alive || w.Start != 0 && ticks != w.Start {
+	if ticks, alive := proc.StartTicks(w.PID); !alive || w.StartTime != 0 && ticks != w.StartTime {
 		return
 	}
 	r.mu.Lock()
@@ -303,14 +303,14 @@ func (r *Runner) wakeWhenEnded(w kanban.Worker) {
 	})
 }
 
-// findUnrecorded looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the
+// findUnrecordedWorker looks for the worker of an attempt whose dispatcher died before it could record the pid. It searches the
 // environments of all processes for the attempt's variables.
-func findUnrecorded(ref kanban.RunRef) kanban.WorkerReport {
+func findUnrecordedWorker(ref kanban.RunRef) kanban.WorkerReport {
 	pids, sure, _ := scanProcesses(map[string]string{"HERMES_KANBAN_RUN_ID": strconv.FormatInt(ref.Run, 10), "HERMES_KANBAN_DB": ref.DB})
 	switch {
 	case len(pids) > 0:
 		ticks, _ := proc.StartTicks(pids[0])
-		return kanban.WorkerReport{Liveness: kanban.Alive, Worker: kanban.Worker{PID: pids[0], Start: ticks}}
+		return kanban.WorkerReport{Liveness: kanban.Alive, Worker: kanban.Worker{PID: pids[0], StartTime: ticks}}
 	case sure:
 		return kanban.WorkerReport{Liveness: kanban.NeverStarted}
 	}

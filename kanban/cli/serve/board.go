@@ -16,8 +16,8 @@ import (
 	"hinit/kanban"
 )
 
-// board is one board that the server dispatches, in its own goroutine.
-type board struct {
+// servedBoard is one board that the server dispatches, in its own goroutine.
+type servedBoard struct {
 	server      *Server
 	slug        string
 	workerEnded chan struct{} // Receives a value when a worker of any board has ended.
@@ -25,7 +25,7 @@ type board struct {
 
 	dispatcher       *kanban.Dispatcher
 	changes          <-chan struct{} // Receives a value after a change of the board's file.
-	version          int64           // Data version of the board before the last pass, see [kanban.Store.DataVersion].
+	dataVersion      int64           // Data version of the board before the last pass, see [kanban.Store.DataVersion].
 	lastPassDuration time.Duration   // Duration of the last pass.
 	stuckSince       time.Time       // Start of the oldest wait of ready tasks while none is started; zero: no ready task waits.
 	lastWarning      time.Time       // Time of the last warning about stuck tasks.
@@ -39,8 +39,8 @@ const (
 	// failedPassRetry is the pause after a failed pass. It doubles up to maxFailedPassRetry.
 	failedPassRetry    = time.Second
 	maxFailedPassRetry = 30 * time.Second
-	// passLimit is the time limit of a pass. A pass that takes longer is cancelled, and the next one continues.
-	passLimit = 5 * time.Minute
+	// passTimeout is the time limit of a pass. A pass that takes longer is cancelled, and the next one continues.
+	passTimeout = 5 * time.Minute
 	// lockRetryPause is the pause between two tries to lock a board. A gateway, or a command that makes one pass, usually releases
 	// the lock within quietRetries such pauses, so only a longer wait is reported.
 	lockRetryPause = 250 * time.Millisecond
@@ -60,7 +60,7 @@ const (
 )
 
 // serve dispatches the tasks of the board until ctx ends or the board is removed.
-func (b *board) serve(ctx context.Context) {
+func (b *servedBoard) serve(ctx context.Context) {
 	log := b.server.Log.With("board", b.slug)
 	paths, err := b.server.Boards.Paths(b.slug)
 	if err != nil {
@@ -73,7 +73,7 @@ func (b *board) serve(ctx context.Context) {
 		if b.dispatcher, err = b.server.OpenBoard(ctx, paths); err != nil {
 			if tried(); ctx.Err() == nil {
 				log.Error("cannot open the board; it is left alone until the file changes", "error", err)
-				b.server.setBoardText(b.slug, boardText{kanban.Explain(err), true})
+				b.server.setBoardText(b.slug, boardText{kanban.ExplainFileError(err), true})
 				b.awaitRepair(ctx, paths.DB)
 			}
 			continue
@@ -84,7 +84,7 @@ func (b *board) serve(ctx context.Context) {
 			b.runPasses(ctx)
 		}
 		if ctx.Err() != nil && b.server.IsStopping != nil && b.server.IsStopping() {
-			b.finalPasses()
+			b.makeFinalPasses()
 		}
 		stop()
 		_ = b.dispatcher.Store.Close() // Ignore the error, because all writes are already done.
@@ -94,7 +94,7 @@ func (b *board) serve(ctx context.Context) {
 // lockBoard waits until it has the board's tick lock. It opens the lock's file again for each try, because another program
 // may replace the file. If the file can't be locked at all, lockBoard also returns true, and the board is dispatched without
 // the lock. It returns false if ctx ends or the board is removed.
-func (b *board) lockBoard(ctx context.Context, tried func()) bool {
+func (b *servedBoard) lockBoard(ctx context.Context, tried func()) bool {
 	path := b.dispatcher.Store.Paths().TickLock()
 	for times := 0; ; times++ {
 		held, err := b.dispatcher.HoldTickLock()
@@ -115,15 +115,15 @@ func (b *board) lockBoard(ctx context.Context, tried func()) bool {
 	}
 }
 
-// finalPasses makes passes while the container stops, until all workers have ended. The passes start no workers; they release
+// makeFinalPasses makes passes while the container stops, until all workers have ended. The passes start no workers; they release
 // the claims of the ended ones. Otherwise the next dispatcher would have to wait until these claims expire.
-func (b *board) finalPasses() {
+func (b *servedBoard) makeFinalPasses() {
 	ctx, cancel := context.WithTimeout(context.Background(), finalPassesTimeout)
 	defer cancel()
 	for {
 		res, err := b.dispatcher.Tick(ctx, b.server.Now(), kanban.TickOptions{MaxSpawn: new(int)})
 		b.report(res)
-		if err != nil || res.Alive == 0 || !pause.For(ctx, finalPassPause) {
+		if err != nil || res.AliveWorkers == 0 || !pause.For(ctx, finalPassPause) {
 			return
 		}
 	}
@@ -131,7 +131,7 @@ func (b *board) finalPasses() {
 
 // awaitRepair waits until a broken database file changes, for at most brokenBoardRetry. It waits for failedPassRetry in any case,
 // because a program may write to the broken file all the time, and each check reads the whole file.
-func (b *board) awaitRepair(ctx context.Context, db string) {
+func (b *servedBoard) awaitRepair(ctx context.Context, db string) {
 	was := fileVersion(db)
 	changes, stop := WatchDatabase(db)
 	defer stop()
@@ -154,7 +154,7 @@ func fileVersion(path string) string {
 }
 
 // runPasses makes passes until ctx ends, or until the board's file is removed or replaced.
-func (b *board) runPasses(ctx context.Context) {
+func (b *servedBoard) runPasses(ctx context.Context) {
 	due := time.After(0)
 	failed := failedPassRetry
 	for {
@@ -171,7 +171,7 @@ func (b *board) runPasses(ctx context.Context) {
 			return
 		}
 		if changed {
-			if v, err := b.dispatcher.Store.DataVersion(ctx); err == nil && v == b.version {
+			if v, err := b.dispatcher.Store.DataVersion(ctx); err == nil && v == b.dataVersion {
 				continue // The change is from the server's own pass, so keep the planned time.
 			}
 			if !b.pauseBeforePass(ctx) {
@@ -192,7 +192,7 @@ func (b *board) runPasses(ctx context.Context) {
 // pauseBeforePass waits before a pass that follows a change of the file: for as long as the last pass took, and at most
 // maxPassPause. Without the pause, a board that changes all the time would cause passes without end. The end of a worker ends
 // the pause. pauseBeforePass returns false if ctx has ended.
-func (b *board) pauseBeforePass(ctx context.Context) bool {
+func (b *servedBoard) pauseBeforePass(ctx context.Context) bool {
 	select {
 	case <-time.After(min(b.lastPassDuration, maxPassPause)):
 	case <-b.workerEnded:
@@ -204,16 +204,16 @@ func (b *board) pauseBeforePass(ctx context.Context) bool {
 
 // makePass makes one pass. wait is the time until the next pass if the board doesn't change before; 0 means that no pass is
 // planned. ok is false if the server can't use the board any more.
-func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
+func (b *servedBoard) makePass(ctx context.Context, failed *time.Duration) (wait time.Duration, ok bool) {
 	log := b.server.Log.With("board", b.slug)
 	begin := b.server.Now()
 	// Read the version before the pass. A program that changes the board during the pass makes the versions differ, which
 	// causes one more pass.
 	if v, err := b.dispatcher.Store.DataVersion(ctx); err == nil {
-		b.version = v
+		b.dataVersion = v
 	}
 	// A request to stop must not cut off a pass that has begun.
-	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passLimit)
+	limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), passTimeout)
 	defer cancel()
 	res, err := b.dispatcher.Tick(limited, begin, kanban.TickOptions{})
 	b.lastPassDuration = b.server.Now().Sub(begin)
@@ -223,13 +223,13 @@ func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.
 	}
 	if err != nil {
 		log.Warn("a pass has failed", "error", err)
-		b.server.setBoardText(b.slug, boardText{"a pass has failed: " + kanban.Explain(err), true})
+		b.server.setBoardText(b.slug, boardText{"a pass has failed: " + kanban.ExplainFileError(err), true})
 		wait, *failed = *failed, min(2**failed, maxFailedPassRetry)
 		return wait, true
 	}
 	*failed = failedPassRetry
 	now := b.server.Now()
-	next, err := b.dispatcher.Next(ctx, now)
+	next, err := b.dispatcher.NextPassTime(ctx, now)
 	if err != nil {
 		log.Warn("cannot find the next deadline", "error", err)
 		return failedPassRetry, true
@@ -244,15 +244,15 @@ func (b *board) makePass(ctx context.Context, failed *time.Duration) (wait time.
 }
 
 // report logs which workers a pass has started, and which have ended.
-func (b *board) report(res kanban.Result) {
+func (b *servedBoard) report(res kanban.TickResult) {
 	log := b.server.Log.With("board", b.slug)
 	for _, t := range res.Spawned {
 		log.Info("started", "task", t.Task, "profile", t.Assignee)
 	}
-	for _, x := range res.Exits {
+	for _, x := range res.EndedRuns {
 		log.Info("ended", "task", x.Task, "profile", x.Profile, "outcome", x.Outcome, "code", x.Exit.Code, "signal", x.Exit.Signal, "oom", x.Exit.OOM)
 	}
-	for _, f := range res.Refused {
+	for _, f := range res.FailedSpawns {
 		log.Warn("cannot start a worker", "task", f.Task, "error", f.Error)
 	}
 	for _, id := range res.AutoBlocked {
@@ -262,14 +262,14 @@ func (b *board) report(res kanban.Result) {
 
 // reportAndWarn updates the board's text on the status page. It logs a warning if ready tasks aren't started and the reason
 // is unknown. again is the time after which the caller must call it again, or 0.
-func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.Time) (again time.Duration) {
+func (b *servedBoard) reportAndWarn(ctx context.Context, res kanban.TickResult, now time.Time) (again time.Duration) {
 	if left := minSummaryInterval - now.Sub(b.lastSummary); left > 0 {
 		again = left
 	} else if st, err := b.dispatcher.Store.Stats(ctx, now); err == nil {
 		b.lastSummary = now
-		b.server.setBoardText(b.slug, boardText{text: Summary(st, res)})
+		b.server.setBoardText(b.slug, boardText{text: BoardSummary(st, res)})
 	}
-	if len(res.Spawned) > 0 || len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || res.Stuck == 0 {
+	if len(res.Spawned) > 0 || len(res.SkippedCapped)+len(res.RespawnGuarded) > 0 || res.DueNotStarted == 0 {
 		b.stuckSince = time.Time{}
 		return again
 	}
@@ -287,8 +287,8 @@ func (b *board) reportAndWarn(ctx context.Context, res kanban.Result, now time.T
 	return again
 }
 
-// Summary describes a board in one line, such as "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped".
-func Summary(st kanban.Stats, res kanban.Result) string {
+// BoardSummary describes a board in one line, such as "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped".
+func BoardSummary(st kanban.Stats, res kanban.TickResult) string {
 	parts := []string{fmt.Sprintf("%d ready", st.ByStatus[kanban.Ready])}
 	running := fmt.Sprintf("%d running", st.ByStatus[kanban.Running])
 	who := lo.FilterMap(slices.Sorted(maps.Keys(st.ByAssignee)), func(name string, _ int) (string, bool) {
@@ -302,8 +302,8 @@ func Summary(st kanban.Stats, res kanban.Result) string {
 	if n := len(res.SkippedCapped); n > 0 {
 		parts = append(parts, fmt.Sprintf("%d capped", n))
 	}
-	if res.Leaving > 0 {
-		parts = append(parts, fmt.Sprintf("%d leaving", res.Leaving))
+	if res.DepartedAlive > 0 {
+		parts = append(parts, fmt.Sprintf("%d leaving", res.DepartedAlive))
 	}
 	return strings.Join(parts, ", ")
 }

@@ -9,7 +9,7 @@ import (
 // changes all the time. The pause must be as long as the pass.
 func TestALargeBusyBoardLeavesHalfTheProcessor(t *testing.T) {
 	t.Parallel()
-	b := &board{lastPassDuration: 500 * time.Millisecond, workerEnded: make(chan struct{}, 1)}
+	b := &servedBoard{lastPassDuration: 500 * time.Millisecond, workerEnded: make(chan struct{}, 1)}
 	begin := time.Now()
 	if !b.pauseBeforePass(t.Context()) || time.Since(begin) < b.lastPassDuration {
 		t.Errorf("the next pass began after %s", time.Since(begin))

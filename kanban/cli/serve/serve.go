@@ -39,19 +39,19 @@ type Server struct {
 	Now        func() time.Time
 
 	mu              sync.Mutex
-	served          map[string]*board // Served boards by slug.
-	boardsAtWarning int               // Number of boards in the last warning about too many boards; 0: no warning yet.
-	boardEnded      chan struct{}     // Receives a value when the server stops serving a board.
+	served          map[string]*servedBoard // Served boards by slug.
+	boardsAtWarning int                     // Number of boards in the last warning about too many boards; 0: no warning yet.
+	boardEnded      chan struct{}           // Receives a value when the server stops serving a board.
 
-	textsLock sync.Mutex           // Guards texts and lastTexts, and serialises calls of ShowStatus.
-	texts     map[string]boardText // Texts for ShowStatus, by the board's slug.
-	lastTexts [2]string            // Arguments of the last call of ShowStatus.
+	textsLock       sync.Mutex           // Guards texts and lastStatusTexts, and serialises calls of ShowStatus.
+	boardTexts      map[string]boardText // Texts for ShowStatus, by the board's slug.
+	lastStatusTexts [2]string            // Arguments of the last call of ShowStatus.
 }
 
 // boardText is the text about one board for [Server.ShowStatus]. problem is true if a person must solve a problem.
 type boardText struct {
-	text    string
-	problem bool
+	text      string
+	isProblem bool
 }
 
 // maxBoards limits the number of boards that are served. Each board needs descriptors and a watcher, and an agent can make
@@ -67,7 +67,7 @@ const rescanEvery = time.Hour
 // still decompose tasks and send notifications.
 func (s *Server) Run(ctx context.Context) error {
 	s.boardEnded = make(chan struct{}, 1)
-	s.served, s.texts = make(map[string]*board), make(map[string]boardText)
+	s.served, s.boardTexts = make(map[string]*servedBoard), make(map[string]boardText)
 	var all sync.WaitGroup
 	defer all.Wait()
 	dir := filepath.Join(s.Boards.Root, "kanban", "boards")
@@ -83,7 +83,7 @@ func (s *Server) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		// Ignore that a new board's directory is still empty: the watch reports the change again after settleFirst.
+		// Ignore that a new board's directory is still empty: the watch reports the change again after firstSettlePause.
 		case <-listChanges:
 			s.scanBoards(ctx, &all)
 		case <-rescan:
@@ -139,10 +139,10 @@ func (s *Server) scanBoards(ctx context.Context, all *sync.WaitGroup) {
 			s.boardsAtWarning = len(list)
 			break
 		}
-		b := &board{server: s, slug: m.Slug, workerEnded: make(chan struct{}, 1), lockTried: make(chan struct{})}
+		b := &servedBoard{server: s, slug: m.Slug, workerEnded: make(chan struct{}, 1), lockTried: make(chan struct{})}
 		s.served[m.Slug] = b
 		all.Go(func() {
-			defer guard.Catch("serving board " + m.Slug)
+			defer guard.CatchPanic("serving board " + m.Slug)
 			b.serve(ctx)
 			if ctx.Err() == nil {
 				s.setBoardText(m.Slug, boardText{})
@@ -160,32 +160,32 @@ func (s *Server) scanBoards(ctx context.Context, all *sync.WaitGroup) {
 func (s *Server) setBoardText(slug string, w boardText) {
 	s.textsLock.Lock()
 	defer s.textsLock.Unlock()
-	if s.texts[slug] = w; w.text == "" {
-		delete(s.texts, slug)
+	if s.boardTexts[slug] = w; w.text == "" {
+		delete(s.boardTexts, slug)
 	}
 	var all, troubles []string
-	for _, slug := range slices.Sorted(maps.Keys(s.texts)) {
-		w := s.texts[slug]
+	for _, slug := range slices.Sorted(maps.Keys(s.boardTexts)) {
+		w := s.boardTexts[slug]
 		if slug != kanban.DefaultBoard {
 			w.text = slug + ": " + w.text
 		}
 		all = append(all, w.text)
-		if w.problem {
+		if w.isProblem {
 			troubles = append(troubles, w.text)
 		}
 	}
 	now := [2]string{strings.Join(all, "; "), strings.Join(troubles, "; ")}
-	if s.lastTexts != now {
+	if s.lastStatusTexts != now {
 		s.ShowStatus(now[0], now[1])
 	}
-	s.lastTexts = now
+	s.lastStatusTexts = now
 }
 
 // The kernel may report a change before other programs can see it, because the writer syncs its data first. So the watch
-// reports each change again after settleFirst, and then after pauses that double up to settleLast.
+// reports each change again after firstSettlePause, and then after pauses that double up to lastSettlePause.
 const (
-	settleFirst = 2 * time.Millisecond
-	settleLast  = 2 * time.Second
+	firstSettlePause = 2 * time.Millisecond
+	lastSettlePause  = 2 * time.Second
 )
 
 // pollInterval is how often a file counts as changed where the kernel does not report all changes, as on a network file system.
@@ -203,7 +203,7 @@ func WatchDatabase(db string) (changes <-chan struct{}, stop func()) {
 func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	news := make(chan struct{}, 1)
-	f := shared.Process.Follow(dir, func(e watch.Event) bool {
+	f := shared.ProcessWatch.Follow(dir, func(e watch.Event) bool {
 		name := filepath.Base(e.Name)
 		return e.Op != watch.Chmod && (base == "" || name == base || name == base+"-wal" || name == base+"-shm")
 	})
@@ -211,7 +211,7 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 	if !f.Rearm() || !fsutil.IsLocal(dir) {
 		poll = pollInterval
 	}
-	over := guard.Begin("watching "+dir, func() {
+	over := guard.GoWithDone("watching "+dir, func() {
 		defer f.Close()
 		forwardChanges(ctx, f, poll, news)
 	})
@@ -225,15 +225,15 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 // value at this interval.
 func forwardChanges(ctx context.Context, f *shared.Follower, poll time.Duration, news chan<- struct{}) {
 	// Report again after a pause, because a change from just before the watch may not be visible yet.
-	for settle := settleFirst; ; {
-		limit := lo.Ternary(settle > settleLast, poll, settle)
+	for settle := firstSettlePause; ; {
+		limit := lo.Ternary(settle > lastSettlePause, poll, settle)
 		changed, err := f.Wait(ctx, limit)
 		switch {
 		case err != nil:
 			return
 		case changed:
-			settle = settleFirst
-		case settle <= settleLast:
+			settle = firstSettlePause
+		case settle <= lastSettlePause:
 			settle *= 2
 		}
 		pause.Wake(news)

@@ -20,57 +20,57 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const patience = 40 * time.Second
+const testTimeout = 40 * time.Second
 
-func await(t *testing.T, what string, so func() bool) {
+func awaitCondition(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(patience); !so(); time.Sleep(2 * time.Millisecond) {
+	for deadline := time.Now().Add(testTimeout); !so(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("waited %s for %s", patience, what)
+			t.Fatalf("waited %s for %s", testTimeout, what)
 		}
 	}
 }
 
-// workerHost imitates the host of workers: its workers are map entries.
-type workerHost struct {
-	mu   sync.Mutex
-	jobs map[string]kanban.Liveness // State of each worker, by task and run.
-	all  []string
-	wake chan struct{}
+// fakeWorkerHost imitates the host of workers: its workers are map entries.
+type fakeWorkerHost struct {
+	mu           sync.Mutex
+	jobs         map[string]kanban.Liveness // State of each worker, by task and run.
+	startedTasks []string
+	wake         chan struct{}
 }
 
-func newWorkerHost() *workerHost {
-	return &workerHost{jobs: make(map[string]kanban.Liveness), wake: make(chan struct{}, 1)}
+func newFakeWorkerHost() *fakeWorkerHost {
+	return &fakeWorkerHost{jobs: make(map[string]kanban.Liveness), wake: make(chan struct{}, 1)}
 }
 
-func key(r kanban.RunRef) string { return fmt.Sprint(r.DB, " ", r.Task, " ", r.Run) }
+func runKey(r kanban.RunRef) string { return fmt.Sprint(r.DB, " ", r.Task, " ", r.Run) }
 
-func (o *workerHost) Start(_ context.Context, job kanban.WorkerJob) (kanban.Worker, error) {
+func (o *fakeWorkerHost) Start(_ context.Context, job kanban.WorkerJob) (kanban.Worker, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if _, twice := o.jobs[key(job.RunRef)]; !twice {
-		o.jobs[key(job.RunRef)] = kanban.Alive
-		o.all = append(o.all, job.Task)
+	if _, twice := o.jobs[runKey(job.RunRef)]; !twice {
+		o.jobs[runKey(job.RunRef)] = kanban.Alive
+		o.startedTasks = append(o.startedTasks, job.Task)
 	}
 	return kanban.Worker{PID: os.Getpid()}, nil
 }
 
-func (o *workerHost) WorkerStates(_ context.Context, refs []kanban.RunRef) ([]kanban.WorkerReport, error) {
+func (o *fakeWorkerHost) WorkerStates(_ context.Context, refs []kanban.RunRef) ([]kanban.WorkerReport, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := make([]kanban.WorkerReport, len(refs))
 	for i, r := range refs {
-		out[i] = kanban.WorkerReport{Liveness: o.jobs[key(r)], Exit: kanban.Exit{Known: true, Code: 1}}
+		out[i] = kanban.WorkerReport{Liveness: o.jobs[runKey(r)], Exit: kanban.Exit{Known: true, Code: 1}}
 	}
 	return out, nil
 }
 
-func (o *workerHost) Withdraw(ctx context.Context, ref kanban.RunRef) (kanban.WorkerReport, error) {
+func (o *fakeWorkerHost) Withdraw(ctx context.Context, ref kanban.RunRef) (kanban.WorkerReport, error) {
 	list, err := o.WorkerStates(ctx, []kanban.RunRef{ref})
 	return list[0], err
 }
 
-func (o *workerHost) End(_ context.Context, refs []kanban.RunRef, _ time.Duration) []kanban.Termination {
+func (o *fakeWorkerHost) End(_ context.Context, refs []kanban.RunRef, _ time.Duration) []kanban.Termination {
 	out := make([]kanban.Termination, len(refs))
 	for i := range refs {
 		out[i] = kanban.Termination{Attempted: true, Terminated: true}
@@ -78,12 +78,12 @@ func (o *workerHost) End(_ context.Context, refs []kanban.RunRef, _ time.Duratio
 	return out
 }
 
-func (*workerHost) Leftovers(kanban.RunRef) ([]int, bool) { return nil, true }
+func (*fakeWorkerHost) Leftovers(kanban.RunRef) ([]int, bool) { return nil, true }
 
-func (*workerHost) Forget([]kanban.RunRef) {}
+func (*fakeWorkerHost) Forget([]kanban.RunRef) {}
 
 // crash ends every worker and wakes the server.
-func (o *workerHost) crash() {
+func (o *fakeWorkerHost) crash() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for k := range o.jobs {
@@ -92,26 +92,26 @@ func (o *workerHost) crash() {
 	o.wake <- struct{}{}
 }
 
-func (o *workerHost) started() int {
+func (o *fakeWorkerHost) started() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return len(o.all)
+	return len(o.startedTasks)
 }
 
-// installation is a set of boards with a server's log.
-type installation struct {
+// testInstallation is a set of boards with a server's log.
+type testInstallation struct {
 	*testing.T
-	boards   *kanban.Boards
-	log      bytes.Buffer
-	mu       sync.Mutex
-	messages []string
-	trouble  string
+	boards      *kanban.Boards
+	log         bytes.Buffer
+	mu          sync.Mutex
+	messages    []string
+	troubleText string
 }
 
-func newInstallation(t *testing.T) *installation {
+func newTestInstallation(t *testing.T) *testInstallation {
 	t.Helper()
 	root := t.TempDir()
-	p := &installation{T: t, boards: &kanban.Boards{Root: root, Env: func(string) string { return "" }}}
+	p := &testInstallation{T: t, boards: &kanban.Boards{Root: root, Env: func(string) string { return "" }}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the log:\n%s", p.log.String())
@@ -121,20 +121,20 @@ func newInstallation(t *testing.T) *installation {
 }
 
 // Write collects the log.
-func (p *installation) Write(b []byte) (int, error) {
+func (p *testInstallation) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.log.Write(b)
 }
 
-func (p *installation) logged(text string) int {
+func (p *testInstallation) countLogged(text string) int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return strings.Count(p.log.String(), text)
 }
 
 // serve runs a server until the test calls stop.
-func (p *installation) serve(o *workerHost) (stop func()) {
+func (p *testInstallation) serve(o *fakeWorkerHost) (stop func()) {
 	p.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &serve.Server{
@@ -142,7 +142,7 @@ func (p *installation) serve(o *workerHost) (stop func()) {
 		ShowStatus: func(text, trouble string) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			p.messages, p.trouble = append(p.messages, text), trouble
+			p.messages, p.troubleText = append(p.messages, text), trouble
 		},
 		OpenBoard: func(ctx context.Context, paths kanban.Paths) (*kanban.Dispatcher, error) {
 			store, err := kanban.Open(ctx, paths, kanban.Options{Env: p.boards.Env, Log: slog.New(slog.NewTextHandler(p, nil))})
@@ -167,7 +167,7 @@ func (p *installation) serve(o *workerHost) (stop func()) {
 	return stop
 }
 
-func (p *installation) open(board string) *kanban.Store {
+func (p *testInstallation) open(board string) *kanban.Store {
 	p.Helper()
 	paths, err := p.boards.Paths(board)
 	if err != nil {
@@ -181,7 +181,7 @@ func (p *installation) open(board string) *kanban.Store {
 	return s
 }
 
-func (p *installation) create(s *kanban.Store) string {
+func (p *testInstallation) create(s *kanban.Store) string {
 	p.Helper()
 	id, err := s.Create(p.Context(), time.Now(), kanban.Task{Title: "x", Assignee: "default"})
 	if err != nil {
@@ -191,14 +191,14 @@ func (p *installation) create(s *kanban.Store) string {
 }
 
 func TestAChangeOfTheBoardWakesIt(t *testing.T) {
-	p, o := newInstallation(t), newWorkerHost()
+	p, o := newTestInstallation(t), newFakeWorkerHost()
 	p.serve(o)
 	s := p.open("")
 	for n := range 3 { // Make one change after the other, because each must wake the server.
 		p.create(s)
-		await(t, "a worker", func() bool { return o.started() == n+1 })
+		awaitCondition(t, "a worker", func() bool { return o.started() == n+1 })
 	}
-	await(t, "what is said", func() bool {
+	awaitCondition(t, "what is said", func() bool {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return len(p.messages) > 0 && strings.Contains(p.messages[len(p.messages)-1], "running (default 3)")
@@ -206,33 +206,33 @@ func TestAChangeOfTheBoardWakesIt(t *testing.T) {
 }
 
 func TestTheEndOfAWorkerWakesIt(t *testing.T) {
-	p, o := newInstallation(t), newWorkerHost()
+	p, o := newTestInstallation(t), newFakeWorkerHost()
 	p.serve(o)
 	s := p.open("")
 	id := p.create(s)
-	await(t, "a worker", func() bool { return o.started() == 1 })
+	awaitCondition(t, "a worker", func() bool { return o.started() == 1 })
 	o.crash()
-	await(t, "another attempt", func() bool { return o.started() == 2 })
+	awaitCondition(t, "another attempt", func() bool { return o.started() == 2 })
 	if runs, err := s.Runs(t.Context(), id); err != nil || runs[0].Outcome != "crashed" {
 		t.Errorf("%+v, %v", runs, err)
 	}
 }
 
 func TestANewBoardNeedsNoRestart(t *testing.T) {
-	p, o := newInstallation(t), newWorkerHost()
+	p, o := newTestInstallation(t), newFakeWorkerHost()
 	p.serve(o)
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
 		t.Fatal(err)
 	}
 	s := p.open("side")
 	p.create(s)
-	await(t, "a worker of the new board", func() bool { return o.started() == 1 })
+	awaitCondition(t, "a worker of the new board", func() bool { return o.started() == 1 })
 }
 
 // TestARemovedBoardIsNotSpokenOf checks that the service's status line does not name removed
 // boards.
 func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
-	p, o := newInstallation(t), newWorkerHost()
+	p, o := newTestInstallation(t), newFakeWorkerHost()
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
 		t.Fatal(err)
 	}
@@ -242,20 +242,20 @@ func TestARemovedBoardIsNotSpokenOf(t *testing.T) {
 		defer p.mu.Unlock()
 		return p.messages[max(0, len(p.messages)-1):][0]
 	}
-	await(t, "both boards", func() bool { return p.spoken() && strings.Contains(last(), "side: ") })
+	awaitCondition(t, "both boards", func() bool { return p.spoken() && strings.Contains(last(), "side: ") })
 	if _, err := p.boards.Remove(time.Now(), "side", true); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "one board", func() bool { return !strings.Contains(last(), "side: ") })
+	awaitCondition(t, "one board", func() bool { return !strings.Contains(last(), "side: ") })
 }
 
-func (p *installation) troubled() string {
+func (p *testInstallation) currentTrouble() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.trouble
+	return p.troubleText
 }
 
-func (p *installation) spoken() bool {
+func (p *testInstallation) spoken() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return len(p.messages) > 0
@@ -264,7 +264,7 @@ func (p *installation) spoken() bool {
 // TestManyBoardsAreBounded checks that the service watches only a limited number of boards, because
 // agents can create any number.
 func TestManyBoardsAreBounded(t *testing.T) {
-	p, o := newInstallation(t), newWorkerHost()
+	p, o := newTestInstallation(t), newFakeWorkerHost()
 	for n := range 80 {
 		dir := filepath.Join(p.boards.Root, "kanban/boards", fmt.Sprint("b", n))
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -275,43 +275,43 @@ func TestManyBoardsAreBounded(t *testing.T) {
 		}
 	}
 	p.serve(o)
-	await(t, "the warning", func() bool { return p.logged("too many boards") > 0 })
+	awaitCondition(t, "the warning", func() bool { return p.countLogged("too many boards") > 0 })
 	files, err := filepath.Glob(filepath.Join(p.boards.Root, "kanban/boards/*/kanban.db"))
 	if err != nil || len(files) > 64 {
 		t.Errorf("%d boards are served, %v", len(files), err)
 	}
 	p.create(p.open(""))
-	await(t, "a worker of the default board", func() bool { return o.started() == 1 })
+	awaitCondition(t, "a worker of the default board", func() bool { return o.started() == 1 })
 }
 
 // TestABoardTakesAFreePlace checks that a board beyond the limit of 64 is served after another one
 // is removed.
 func TestABoardTakesAFreePlace(t *testing.T) {
-	p, o := newInstallation(t), newWorkerHost()
+	p, o := newTestInstallation(t), newFakeWorkerHost()
 	for n := range 64 {
 		if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: fmt.Sprintf("b%02d", n)}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	p.serve(o)
-	await(t, "the warning", func() bool { return p.logged("too many boards") > 0 })
+	awaitCondition(t, "the warning", func() bool { return p.countLogged("too many boards") > 0 })
 	p.create(p.open("b63"))
 	if _, err := p.boards.Remove(time.Now(), "b00", true); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a worker of the last board", func() bool { return o.started() == 1 })
+	awaitCondition(t, "a worker of the last board", func() bool { return o.started() == 1 })
 }
 
 // TestABackupInPlaceOfTheBoardIsServed checks that the service continues with a backup that
 // replaces the board's file.
 func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
-	p, o := newInstallation(t), newWorkerHost()
+	p, o := newTestInstallation(t), newFakeWorkerHost()
 	s := p.open("")
 	p.serve(o)
-	await(t, "the board", p.spoken)
+	awaitCondition(t, "the board", p.spoken)
 	backup := filepath.Join(p.boards.Root, "backup.db")
 	p.create(s)
-	await(t, "a worker", func() bool { return o.started() == 1 })
+	awaitCondition(t, "a worker", func() bool { return o.started() == 1 })
 	if err := s.Backup(t.Context(), backup); err != nil {
 		t.Fatal(err)
 	}
@@ -323,7 +323,7 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.create(p.open(""))
-	await(t, "a worker of the new file", func() bool { return o.started() == 2 })
+	awaitCondition(t, "a worker of the new file", func() bool { return o.started() == 2 })
 }
 
 // TestABoardWhoseLogWasRemovedIsServed checks that the service reopens a board whose write-ahead
@@ -331,19 +331,19 @@ func TestABackupInPlaceOfTheBoardIsServed(t *testing.T) {
 func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 	for _, end := range []string{"-wal", "-shm"} {
 		t.Run(end, func(t *testing.T) {
-			p, o := newInstallation(t), newWorkerHost()
+			p, o := newTestInstallation(t), newFakeWorkerHost()
 			p.serve(o)
-			await(t, "the board", p.spoken)
+			awaitCondition(t, "the board", p.spoken)
 			log := filepath.Join(p.boards.Root, "kanban.db"+end)
 			if err := os.Remove(log); err != nil {
 				t.Fatal(err)
 			}
-			await(t, "the service to open the board again", func() bool {
+			awaitCondition(t, "the service to open the board again", func() bool {
 				_, err := os.Stat(log)
 				return err == nil
 			})
 			p.create(p.open(""))
-			await(t, "a worker of the task", func() bool { return o.started() == 1 })
+			awaitCondition(t, "a worker of the task", func() bool { return o.started() == 1 })
 		})
 	}
 }
@@ -351,7 +351,7 @@ func TestABoardWhoseLogWasRemovedIsServed(t *testing.T) {
 // TestACorruptBoardIsLoggedOnceAndLeftAlone checks that a broken board is logged once and does not
 // disturb others (contract, 28.12).
 func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
-	p, o := newInstallation(t), newWorkerHost()
+	p, o := newTestInstallation(t), newFakeWorkerHost()
 	if _, err := p.boards.Create(t.Context(), time.Now(), kanban.BoardMeta{Slug: "side"}); err != nil {
 		t.Fatal(err)
 	}
@@ -360,37 +360,37 @@ func TestACorruptBoardIsLoggedOnceAndLeftAlone(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.serve(o)
-	await(t, "the error", func() bool { return p.logged("cannot open the board") == 1 })
+	awaitCondition(t, "the error", func() bool { return p.countLogged("cannot open the board") == 1 })
 	p.create(p.open("side"))
-	await(t, "a worker of the other board", func() bool { return o.started() == 1 })
-	if trouble := p.troubled(); !strings.HasPrefix(trouble, "cannot open board") || strings.Contains(trouble, "side: ") {
+	awaitCondition(t, "a worker of the other board", func() bool { return o.started() == 1 })
+	if trouble := p.currentTrouble(); !strings.HasPrefix(trouble, "cannot open board") || strings.Contains(trouble, "side: ") {
 		t.Errorf("somebody has to look after %q", trouble)
 	}
-	if n := p.logged("cannot open the board"); n != 1 || p.logged("goroutine ") > 0 {
+	if n := p.countLogged("cannot open the board"); n != 1 || p.countLogged("goroutine ") > 0 {
 		t.Errorf("the error was logged %d times, or with a stack", n)
 	}
 	if err := os.Remove(broken); err != nil {
 		t.Fatal(err)
 	}
 	p.create(p.open(""))
-	await(t, "a worker of the mended board", func() bool { return o.started() == 2 })
-	await(t, "the end of the trouble", func() bool { return p.troubled() == "" })
+	awaitCondition(t, "a worker of the mended board", func() bool { return o.started() == 2 })
+	awaitCondition(t, "the end of the trouble", func() bool { return p.currentTrouble() == "" })
 }
 
 // TestTheNextTakesOver checks that a second server waits, and takes over when the first ends.
 func TestTheNextTakesOver(t *testing.T) {
-	p, first, second := newInstallation(t), newWorkerHost(), newWorkerHost()
+	p, first, second := newTestInstallation(t), newFakeWorkerHost(), newFakeWorkerHost()
 	stop := p.serve(first)
 	s := p.open("")
 	p.create(s)
-	await(t, "a worker of the first", func() bool { return first.started() == 1 })
+	awaitCondition(t, "a worker of the first", func() bool { return first.started() == 1 })
 	stopSecond := p.serve(second)
-	await(t, "the second to wait", func() bool { return p.logged("another dispatcher has the board") == 1 })
+	awaitCondition(t, "the second to wait", func() bool { return p.countLogged("another dispatcher has the board") == 1 })
 	p.create(s)
-	await(t, "another worker of the first", func() bool { return first.started() == 2 })
+	awaitCondition(t, "another worker of the first", func() bool { return first.started() == 2 })
 	stop()
 	p.create(s)
-	await(t, "a worker of the second", func() bool { return second.started() == 1 })
+	awaitCondition(t, "a worker of the second", func() bool { return second.started() == 1 })
 	if first.started() != 2 {
 		t.Errorf("the first has started %d", first.started())
 	}
@@ -399,7 +399,7 @@ func TestTheNextTakesOver(t *testing.T) {
 
 // TestNothingIsStartedTwice checks that a manual dispatch beside the service starts no task twice.
 func TestNothingIsStartedTwice(t *testing.T) {
-	p, o, byHand := newInstallation(t), newWorkerHost(), newWorkerHost()
+	p, o, byHand := newTestInstallation(t), newFakeWorkerHost(), newFakeWorkerHost()
 	p.serve(o)
 	s := p.open("")
 	d := &kanban.Dispatcher{
@@ -412,9 +412,9 @@ func TestNothingIsStartedTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	await(t, "all to be started", func() bool { return o.started()+byHand.started() >= n })
+	awaitCondition(t, "all to be started", func() bool { return o.started()+byHand.started() >= n })
 	seen := make(map[string]bool)
-	for _, id := range append(append([]string{}, o.all...), byHand.all...) {
+	for _, id := range append(append([]string{}, o.startedTasks...), byHand.startedTasks...) {
 		if seen[id] {
 			t.Errorf("%s was started twice", id)
 		}
@@ -427,7 +427,7 @@ func TestSummary(t *testing.T) {
 		ByStatus:   map[kanban.Status]int{kanban.Ready: 3, kanban.Running: 2, kanban.Blocked: 1},
 		ByAssignee: map[string]map[kanban.Status]int{"ops": {kanban.Running: 1}, "coder": {kanban.Running: 1, kanban.Ready: 3}},
 	}
-	if got, want := serve.Summary(st, kanban.Result{SkippedCapped: make([]kanban.CappedTask, 2)}), "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped"; got != want {
+	if got, want := serve.BoardSummary(st, kanban.TickResult{SkippedCapped: make([]kanban.CappedTask, 2)}), "3 ready, 2 running (coder 1, ops 1), 1 blocked, 2 capped"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }

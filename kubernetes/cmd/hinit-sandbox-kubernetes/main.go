@@ -60,7 +60,7 @@ func install(dir string) error {
 	}
 	program, err := os.ReadFile(path)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(dir, gate.Name), program, 0o555)
+		err = os.WriteFile(filepath.Join(dir, gate.ProgramName), program, 0o555)
 	}
 	if err != nil {
 		return fmt.Errorf("cannot install the program inside: %w", err)

@@ -89,7 +89,7 @@ func poolName(r *record, pod *corev1.Pod) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	sum := sha256.Sum256([]byte(pod.Labels[labelNetwork] + strings.ReplaceAll(string(text), helperDir(r), gate.Dir)))
+	sum := sha256.Sum256([]byte(pod.Labels[labelNetwork] + strings.ReplaceAll(string(text), helperDir(r), gate.DirPrefix)))
 	return "hinit-sandbox-" + hex.EncodeToString(sum[:8]), nil
 }
 

@@ -109,8 +109,8 @@ func (e *Engine) Pull(context.Context, string) error { return nil }
 // gateVolume is the name of the volume with the helper. In each pod, this volume is an emptyDir.
 const gateVolume = policy.GatePrefix + "pod"
 
-// Gate implements [sandbox.Cluster].
-func (e *Engine) Gate() string { return gateVolume }
+// GateVolume implements [sandbox.Cluster].
+func (e *Engine) GateVolume() string { return gateVolume }
 
 // claimsDir is the prefix of a path that stands for a file on a PersistentVolumeClaim: /claims/CLAIM/PATH.
 const claimsDir = "/claims/"

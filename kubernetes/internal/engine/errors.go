@@ -32,7 +32,7 @@ func apiError(what string, err error) error {
 	case apierrors.IsNotFound(err):
 		kind = sandbox.ErrGone
 	case apierrors.IsAlreadyExists(err):
-		kind = sandbox.ErrTaken
+		kind = sandbox.ErrNameTaken
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsRequestEntityTooLargeError(err):
 		kind = sandbox.ErrRefused
 	case errors.Is(err, context.DeadlineExceeded), apierrors.IsServerTimeout(err), apierrors.IsTimeout(err), apierrors.IsTooManyRequests(err),

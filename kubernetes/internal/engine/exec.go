@@ -57,7 +57,7 @@ func (e *Engine) Exec(ctx context.Context, id string, spec sandbox.ExecSpec) (sa
 		if err == nil || errors.As(err, new(exec.ExitError)) {
 			err = io.EOF
 		} else {
-			_, _ = a.errorTail.Write([]byte(err.Error())) // ignore the result: [attachment.Said] returns this text
+			_, _ = a.errorTail.Write([]byte(err.Error())) // ignore the result: [attachment.ErrorText] returns this text
 		}
 		_ = a.outWriter.CloseWithError(err)
 		if a.stdin != nil {
@@ -121,8 +121,8 @@ func (a *attachment) Close() error {
 	return nil
 }
 
-// Said implements [sandbox.Attachment].
-func (a *attachment) Said() string {
+// ErrorText implements [sandbox.Attachment].
+func (a *attachment) ErrorText() string {
 	return strings.TrimSpace(a.errorTail.String() + " " + a.outputHead.String())
 }
 

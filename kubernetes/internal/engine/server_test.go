@@ -73,7 +73,7 @@ func TestOnAnAPIServer(t *testing.T) {
 	if err != nil {
 		t.Fatal("a restricted namespace takes it not:", err)
 	}
-	if _, err := e.Create(ctx, spec); !errors.Is(err, sandbox.ErrTaken) {
+	if _, err := e.Create(ctx, spec); !errors.Is(err, sandbox.ErrNameTaken) {
 		t.Error("a second of the name:", err)
 	}
 	for _, ref := range []string{id, id[:12], "hermes-1"} {

@@ -134,14 +134,14 @@ func helperDir(r *record) string {
 			return m.Target
 		}
 	}
-	at := gate.Dir + strings.ToLower(rand.Text())
+	at := gate.DirPrefix + strings.ToLower(rand.Text())
 	r.spec.Mounts = append(slices.Clone(r.spec.Mounts), sandbox.Mount{Type: "volume", Source: gateVolume, Target: at, ReadOnly: true})
 	return at
 }
 
 // renewHelperPath gives the helper a new random path. A process or a link that an earlier pod has left can't know this path.
 func renewHelperPath(r *record) {
-	old, at := helperDir(r), gate.Dir+strings.ToLower(rand.Text())
+	old, at := helperDir(r), gate.DirPrefix+strings.ToLower(rand.Text())
 	for i := range r.spec.Mounts {
 		if r.spec.Mounts[i].Target == old {
 			r.spec.Mounts[i].Target = at

@@ -37,7 +37,7 @@ func buildTestPod(t *testing.T, name string) corev1.Pod {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.Create(t.Context(), spec); !errors.Is(err, sandbox.ErrTaken) {
+	if _, err := e.Create(t.Context(), spec); !errors.Is(err, sandbox.ErrNameTaken) {
 		t.Error("a second one of the name:", err)
 	}
 	if c, err := e.Inspect(t.Context(), name); err != nil || c.ID != id || c.Name != name {

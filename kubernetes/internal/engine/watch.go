@@ -117,7 +117,7 @@ func (e *Engine) lastUse(id string) time.Time {
 func (e *Engine) hasJobs(ctx context.Context, r *record) (bool, error) {
 	defer withRequestTimeout(&ctx)()
 	before := e.lastUse(r.id)
-	conn, err := e.Exec(ctx, r.id, r.container().AttachSpec(path.Join(helperDir(r), gate.Name), true))
+	conn, err := e.Exec(ctx, r.id, r.container().AttachSpec(path.Join(helperDir(r), gate.ProgramName), true))
 	if err != nil {
 		return false, err
 	}

@@ -27,7 +27,7 @@ func runExport(ctx context.Context, c *call) error {
 		return err
 	}
 	if (*pool == "") == (len(names) == 0) {
-		return codeError{cmdline.WrongUsage, errors.New("cannot export profiles: name some, or name a pool with --pool")}
+		return codeError{cmdline.ExitUsage, errors.New("cannot export profiles: name some, or name a pool with --pool")}
 	}
 	if len(names) == 0 {
 		list, err := f.profiles(ctx)

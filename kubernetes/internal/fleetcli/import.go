@@ -77,7 +77,7 @@ func (i *importer) plans(ctx context.Context, words []string) (plans []migration
 		name, to, _ := strings.Cut(word, "=")
 		at := slices.IndexFunc(all, func(p outsideProfile) bool { return p.Name == name })
 		if at < 0 {
-			return nil, codeError{cmdline.Unknown, fmt.Errorf("cannot import profile %q: there is no such profile", name)}
+			return nil, codeError{cmdline.ExitUnknown, fmt.Errorf("cannot import profile %q: there is no such profile", name)}
 		}
 		one := migrationPlan{from: all[at], name: cmp.Or(to, name)}
 		if one.refusal = whyCantLeave(all[at], all); one.refusal == "" {
@@ -136,7 +136,7 @@ func (i *importer) plan(ctx context.Context, one migrationPlan) (step, refused s
 // image, it creates the pool. If one of the plans is refused, it changes nothing.
 func (i *importer) importAll(ctx context.Context, p *v1alpha1.AgentPool, plans []migrationPlan, dry bool) error {
 	_, err := i.fleet.pool(ctx, i.pool)
-	if missing, is := errors.AsType[codeError](err); is && missing.code == cmdline.Unknown && p.Spec.Image != "" {
+	if missing, is := errors.AsType[codeError](err); is && missing.code == cmdline.ExitUnknown && p.Spec.Image != "" {
 		if err = i.api.Create(ctx, p.DeepCopy(), client.DryRunAll); err == nil && dry {
 			fmt.Fprintf(i.Out, "pool %s would be made with %s and at most %d hosts\n", i.pool, p.Spec.Image, p.Spec.Hosts.Max)
 		}
@@ -185,7 +185,7 @@ func (i *importer) importProfile(ctx context.Context, one migrationPlan) error {
 		p, err = i.awaitDeleted(ctx, one.name)
 	}
 	switch coded, is := errors.AsType[codeError](err); {
-	case is && coded.code == cmdline.Unknown:
+	case is && coded.code == cmdline.ExitUnknown:
 		err = i.api.Create(ctx, i.object(one, n))
 	case err == nil && readMigrationRecord(p, v1alpha1.ImportAnnotation).state == copied:
 		fmt.Fprintf(i.Out, "%s was imported before\n", one.name)
@@ -266,7 +266,7 @@ func (i *importer) undoImport(ctx context.Context, one migrationPlan, n migratio
 			return nil
 		}
 		return errors.Join(err, back)
-	case back != nil && handed && (!is || gone.code != cmdline.Unknown):
+	case back != nil && handed && (!is || gone.code != cmdline.ExitUnknown):
 		return errors.Join(err, back, errors.New("the fleet may run the profile, so it stays stopped outside; type the same command again"))
 	}
 	if n.wasRunning {

@@ -73,7 +73,7 @@ func Main(argv []string, out, errs io.Writer) int {
 	name := strings.Join(argv[min(len(argv), 1):min(len(argv), 2)], "")
 	if slices.Contains([]string{"help", "-h", "--help", "-help"}, name) {
 		usage(out)
-		return cmdline.Done
+		return cmdline.ExitDone
 	}
 	for _, v := range verbs() {
 		if v.name == name {
@@ -87,7 +87,7 @@ func Main(argv []string, out, errs io.Writer) int {
 		}
 	}
 	usage(errs)
-	return cmdline.WrongUsage
+	return cmdline.ExitUsage
 }
 
 func (c *call) printError(err error) int {
@@ -97,7 +97,7 @@ func (c *call) printError(err error) int {
 	if coded, is := errors.AsType[codeError](err); is {
 		return c.Fail(coded.code, "%v", err)
 	}
-	return c.Failed("run "+c.Command(), err)
+	return c.ReportError("run "+c.Command(), err)
 }
 
 func usage(w io.Writer) {

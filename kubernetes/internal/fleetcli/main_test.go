@@ -18,13 +18,13 @@ func TestMistakesAreAnsweredAsHinitAnswersThem(t *testing.T) {
 		line, out, errs string
 		code            int
 	}{
-		{"", "", "hinit-fleet COMMAND --help tells more.\n", cmdline.WrongUsage},
-		{"--help", "  hinit-fleet drain [--undo] HOST ", "", cmdline.Done},
-		{"drain --help", "usage: hinit-fleet drain [--undo] HOST\n", "", cmdline.Done},
-		{"drian agents-0", "", "hinit-fleet COMMAND --help tells more.\n", cmdline.WrongUsage},
-		{"move", "", "cannot run hinit-fleet move: expected: hinit-fleet move PROFILE [HOST]\n", cmdline.WrongUsage},
-		{"drain agents-0 --undoo", "", "did you mean \"--undo\"?; see: hinit-fleet drain --help\n", cmdline.WrongUsage},
-		{"status --kubeconfig /nowhere", "", "cannot find the API server: ", cmdline.Failed},
+		{"", "", "hinit-fleet COMMAND --help tells more.\n", cmdline.ExitUsage},
+		{"--help", "  hinit-fleet drain [--undo] HOST ", "", cmdline.ExitDone},
+		{"drain --help", "usage: hinit-fleet drain [--undo] HOST\n", "", cmdline.ExitDone},
+		{"drian agents-0", "", "hinit-fleet COMMAND --help tells more.\n", cmdline.ExitUsage},
+		{"move", "", "cannot run hinit-fleet move: expected: hinit-fleet move PROFILE [HOST]\n", cmdline.ExitUsage},
+		{"drain agents-0 --undoo", "", "did you mean \"--undo\"?; see: hinit-fleet drain --help\n", cmdline.ExitUsage},
+		{"status --kubeconfig /nowhere", "", "cannot find the API server: ", cmdline.ExitFailed},
 	} {
 		var out, errs bytes.Buffer
 		code := Main(append([]string{"hinit-fleet"}, strings.Fields(c.line)...), &out, &errs)

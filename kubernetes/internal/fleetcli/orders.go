@@ -105,7 +105,7 @@ func (f *fleet) poolOf(ctx context.Context, host string) (*v1alpha1.AgentPool, e
 	pod := &corev1.Pod{}
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: host}, pod)
 	if err == nil && pod.Labels[v1alpha1.PoolLabel] == "" || apierrors.IsNotFound(err) {
-		return nil, codeError{cmdline.Unknown, fmt.Errorf("cannot find host %q: there is no such pod of a pool in namespace %s; hinit-fleet top lists them", host, f.namespace)}
+		return nil, codeError{cmdline.ExitUnknown, fmt.Errorf("cannot find host %q: there is no such pod of a pool in namespace %s; hinit-fleet top lists them", host, f.namespace)}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot find host %q: %w", host, err)

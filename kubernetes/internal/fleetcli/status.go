@@ -89,7 +89,7 @@ func (f *fleet) pool(ctx context.Context, name string) (*v1alpha1.AgentPool, err
 func (f *fleet) read(ctx context.Context, o client.Object, name, word, kind, command string) error {
 	err := f.api.Get(ctx, client.ObjectKey{Namespace: f.namespace, Name: name}, o)
 	if apierrors.IsNotFound(err) {
-		return codeError{cmdline.Unknown, fmt.Errorf("cannot find %s %q: there is no such %s in namespace %s; hinit-fleet %s lists them", word, name, kind, f.namespace, command)}
+		return codeError{cmdline.ExitUnknown, fmt.Errorf("cannot find %s %q: there is no such %s in namespace %s; hinit-fleet %s lists them", word, name, kind, f.namespace, command)}
 	}
 	if err != nil {
 		return fmt.Errorf("cannot read %s %q: %w", word, name, err)
@@ -114,7 +114,7 @@ func escapeTexts(s *v1alpha1.AgentProfileStatus) {
 		texts = append(texts, &s.Conditions[i].Message)
 	}
 	for _, text := range texts {
-		*text = show.Line(*text)
+		*text = show.EscapeLine(*text)
 	}
 }
 
@@ -161,7 +161,7 @@ func runStatus(ctx context.Context, c *call) error {
 	}
 	printTable(c.Out, "NAME\tHOST\tPHASE\tREADY\tSINCE\tRESTARTS\tMEMORY\tLAST EXIT\tNOTE", rows)
 	if len(names) > 0 && len(down) > 0 {
-		return codeError{cmdline.NotUp, fmt.Errorf("not ready: %s; hinit-fleet explain tells why", strings.Join(down, ", "))}
+		return codeError{cmdline.ExitNotUp, fmt.Errorf("not ready: %s; hinit-fleet explain tells why", strings.Join(down, ", "))}
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func TestAFileOfAnAgentLosesNoProfile(t *testing.T) {
 			p.Status = v1alpha1.AgentProfileStatus{Host: "me", Assignment: 2, Installed: 2, Phase: v1alpha1.PhaseRunning, Receipt: &v1alpha1.Receipt{Nonce: "nonce"}}
 			api := newFakeAPI(p)
 			g := &fakeGateways{services: map[string]hinit.Service{}}
-			run := g.set("gateway-coder", hinit.StateUp, hinit.WantUp).Run
+			run := g.set("gateway-coder", hinit.StateUp, hinit.WantUp).RunNumber
 			h := newTestHost(t, "me", api, g, s)
 			if err := forge(dir); err != nil {
 				t.Fatal(err)
@@ -47,7 +47,7 @@ func TestAFileOfAnAgentLosesNoProfile(t *testing.T) {
 				reconcileAll(t, api, h)
 			}
 			st := getProfile(t, api, "coder").Status
-			if gateway := g.services["gateway-coder"]; st.Phase != v1alpha1.PhaseRunning || gateway.State != hinit.StateUp || gateway.Run != run || !s.exists("profiles/coder/data") {
+			if gateway := g.services["gateway-coder"]; st.Phase != v1alpha1.PhaseRunning || gateway.State != hinit.StateUp || gateway.RunNumber != run || !s.exists("profiles/coder/data") {
 				t.Errorf("%s, begins %t: the gateway is %+v, and the status %+v", what, begins, gateway, st)
 			}
 			if err := api.Delete(t.Context(), getProfile(t, api, "coder")); err != nil {

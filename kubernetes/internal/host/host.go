@@ -24,9 +24,9 @@ import (
 type Init interface {
 	Watch(ctx context.Context, fn func(hinit.StatusChange) error) error
 	Service(ctx context.Context, name string) (hinit.Service, error)
-	Start(ctx context.Context, name string, wait hinit.Wait) (hinit.Service, error)
-	Stop(ctx context.Context, name string, wait hinit.Wait) (hinit.Service, error)
-	Restart(ctx context.Context, name string, wait hinit.Wait) (hinit.Service, error)
+	Start(ctx context.Context, name string, wait hinit.WaitOptions) (hinit.Service, error)
+	Stop(ctx context.Context, name string, wait hinit.WaitOptions) (hinit.Service, error)
+	Restart(ctx context.Context, name string, wait hinit.WaitOptions) (hinit.Service, error)
 	Rescan(ctx context.Context) error
 }
 

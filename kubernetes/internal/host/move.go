@@ -33,7 +33,7 @@ func (h *host) assertStopped(ctx context.Context, name string) (run uint64, err 
 	case !isStopped(&s):
 		return 0, errRetry // For example, a user has started the gateway by hand.
 	}
-	return s.Run, nil
+	return s.RunNumber, nil
 }
 
 // setAside moves the data of a profile to a place where hinit does not find it, so that this host can give it to another. It

@@ -80,11 +80,11 @@ type failingInit struct {
 	restarts int
 }
 
-func (f *failingInit) Start(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
+func (f *failingInit) Start(_ context.Context, name string, _ hinit.WaitOptions) (hinit.Service, error) {
 	return f.set(name, hinit.StateStarting, hinit.WantUp), nil
 }
 
-func (f *failingInit) Restart(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
+func (f *failingInit) Restart(_ context.Context, name string, _ hinit.WaitOptions) (hinit.Service, error) {
 	f.restarts++
 	return f.set(name, hinit.StateStarting, hinit.WantUp), f.fault
 }

@@ -46,7 +46,7 @@ func TestAMoveWithoutPoliciesIsRefused(t *testing.T) {
 			t.Fatal("the status can't be written")
 		}
 		reconcileAll(t, api, from)
-		if st = getProfile(t, api, "coder").Status; st.Move != nil || st.MoveFailure == nil || g.services["gateway-coder"].State != hinit.StateUp || g.services["gateway-coder"].Run != 1 {
+		if st = getProfile(t, api, "coder").Status; st.Move != nil || st.MoveFailure == nil || g.services["gateway-coder"].State != hinit.StateUp || g.services["gateway-coder"].RunNumber != 1 {
 			t.Errorf("without %s, the gateway is %+v, and the status %+v", missing, g.services["gateway-coder"], st)
 		}
 	}

@@ -118,7 +118,7 @@ func describeExit(st *v1alpha1.AgentProfileStatus, x *hinit.Exit) {
 		return
 	}
 	st.Cause = clipText(x.Cause)
-	st.LastExit = &v1alpha1.LastExit{Cause: st.Cause, At: metav1.NewTime(x.At.Truncate(time.Second))}
+	st.LastExit = &v1alpha1.LastExit{Cause: st.Cause, At: metav1.NewTime(x.EndedAt.Truncate(time.Second))}
 	if x.Code != nil {
 		n := int32(*x.Code)
 		st.LastExit.Code = &n
@@ -157,7 +157,7 @@ func setCondition(st *v1alpha1.AgentProfileStatus, kind, reason string, trouble 
 // clipText shortens a text for a field of a status, to one line of at most 1000 bytes. It also makes escape sequences
 // visible, because an agent may have chosen a part of the text.
 func clipText(text string) string {
-	if text = show.Line(text); len(text) > 1000 {
+	if text = show.EscapeLine(text); len(text) > 1000 {
 		return strings.ToValidUTF8(text[:1000], "")
 	}
 	return text

@@ -17,7 +17,7 @@ import (
 func TestAProfileIsToldAsHinitStatusTellsIt(t *testing.T) {
 	code, signal := 3, 9
 	at := time.Now().Add(-time.Minute).Truncate(time.Second)
-	crash := &hinit.Exit{Code: &code, Cause: "crash", At: at}
+	crash := &hinit.Exit{Code: &code, Cause: "crash", EndedAt: at}
 	for _, c := range []struct {
 		name    string
 		service *hinit.Service
@@ -36,12 +36,12 @@ func TestAProfileIsToldAsHinitStatusTellsIt(t *testing.T) {
 		{"ready after a crash", &hinit.Service{State: hinit.StateUp, Ready: true, LastExit: crash}, true, v1alpha1.PhaseRunning, true, "", "crash"},
 		{"stopping", &hinit.Service{State: hinit.StateStopping}, false, v1alpha1.PhaseStopping, false, "", ""},
 		{"killing", &hinit.Service{State: hinit.StateKilling}, false, v1alpha1.PhaseStopping, false, "", ""},
-		{"down", &hinit.Service{State: hinit.StateDown, Want: hinit.WantDown, LastExit: &hinit.Exit{Signal: &signal, Cause: "operator", At: at}}, false, v1alpha1.PhaseStopped, false, "", "operator"},
+		{"down", &hinit.Service{State: hinit.StateDown, Want: hinit.WantDown, LastExit: &hinit.Exit{Signal: &signal, Cause: "operator", EndedAt: at}}, false, v1alpha1.PhaseStopped, false, "", "operator"},
 		{"down that is wanted", &hinit.Service{State: hinit.StateDown}, true, v1alpha1.PhaseStarting, false, "", ""},
 		{"backing off", &hinit.Service{State: hinit.StateBackoff, Reason: "next start in 4 s", LastExit: crash}, true, v1alpha1.PhaseBackoff, false, "next start in 4 s", "crash"},
 		{"in a crash loop", &hinit.Service{State: hinit.StateBackoff, Reason: "next start in 5m", Problem: "crash loop: 5 exits", LastExit: crash}, true, v1alpha1.PhaseBackoff, false, "crash loop: 5 exits", "crash"},
-		{"parked", &hinit.Service{State: hinit.StateParked, Reason: "config.yaml is wrong", LastExit: &hinit.Exit{Code: &code, Cause: "config", At: at}}, true, v1alpha1.PhaseParked, false, "config.yaml is wrong", "config"},
-		{"shed", &hinit.Service{State: hinit.StateParked, Reason: "shed for memory", LastExit: &hinit.Exit{Signal: &signal, Cause: "shed", At: at}}, true, v1alpha1.PhaseParked, false, "shed for memory", "shed"},
+		{"parked", &hinit.Service{State: hinit.StateParked, Reason: "config.yaml is wrong", LastExit: &hinit.Exit{Code: &code, Cause: "config", EndedAt: at}}, true, v1alpha1.PhaseParked, false, "config.yaml is wrong", "config"},
+		{"shed", &hinit.Service{State: hinit.StateParked, Reason: "shed for memory", LastExit: &hinit.Exit{Signal: &signal, Cause: "shed", EndedAt: at}}, true, v1alpha1.PhaseParked, false, "shed for memory", "shed"},
 		{"failed", &hinit.Service{State: hinit.StateFailed, Reason: strings.Repeat("long ", 400)}, true, v1alpha1.PhaseFailed, false, strings.Repeat("long ", 200), ""},
 	} {
 		st := v1alpha1.AgentProfileStatus{Phase: v1alpha1.PhasePending, Ready: true}

@@ -138,7 +138,7 @@ func (h *host) localState(name, uid string, p *v1alpha1.AgentProfile) (placement
 	case !local.Live:
 		run = anyRun // The data is set aside, so the gateway can't have run since the offer.
 	case s != nil:
-		run = s.Run
+		run = s.RunNumber
 	}
 	local.Offered, local.Sent = h.offers.nonceSince(uid, sum, run)
 	local.Stalled = h.offers.stalled(uid)
@@ -322,17 +322,17 @@ func (h *host) runGateway(ctx context.Context, p *v1alpha1.AgentProfile) error {
 	if !known {
 		return errRetry
 	}
-	before := h.currentFiles(p).sum
+	before, name, pid1 := h.currentFiles(p).sum, serviceName(p.Name), h.settings.Init
 	applied, changed, configured := h.writeFiles(ctx, p)
 	switch {
 	case configured != nil && before == "": // The files were never written, so don't start the gateway.
 	case s == nil || s.Want != hinit.WantUp:
-		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.settings.Init.Start(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
+		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return pid1.Start(ctx, name, hinit.WaitOptions{}) }); err != nil {
 			return errors.Join(err, h.reportRun(ctx, p, applied, configured))
 		}
 	// Files were written since the gateway's start, so restart it.
 	case configured == nil && (changed || before != "" && before != applied):
-		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return h.settings.Init.Restart(ctx, serviceName(p.Name), hinit.Wait{}) }); err != nil {
+		if err := h.commandGateway(p.Name, func() (hinit.Service, error) { return pid1.Restart(ctx, name, hinit.WaitOptions{}) }); err != nil {
 			return err
 		}
 	}

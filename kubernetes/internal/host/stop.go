@@ -42,7 +42,7 @@ func (h *host) stopGateway(ctx context.Context, name string, p *v1alpha1.AgentPr
 	}
 	if !isStopped(s) && !isStopping(s) {
 		err := h.commandGateway(name, func() (hinit.Service, error) {
-			s, err := h.settings.Init.Stop(ctx, serviceName(name), hinit.Wait{Wait: true, Timeout: stopWait})
+			s, err := h.settings.Init.Stop(ctx, serviceName(name), hinit.WaitOptions{Wait: true, Timeout: stopWait})
 			if e, is := errors.AsType[*hinit.Error](err); is && e.Kind == hinit.KindTimeout {
 				return h.settings.Init.Service(ctx, serviceName(name))
 			}

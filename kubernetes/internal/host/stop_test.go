@@ -37,7 +37,7 @@ func (g *fakeGateways) set(name, state, want string) hinit.Service {
 	s := g.services[name]
 	s.Kind, s.Profile, s.State, s.Want, s.Since = hinit.KindGateway, strings.TrimPrefix(name, "gateway-"), state, want, time.Now()
 	if s.Ready = state == hinit.StateUp; s.Ready {
-		s.Run++
+		s.RunNumber++
 	}
 	g.services[name] = s
 	return s
@@ -49,11 +49,11 @@ func (g *fakeGateways) Service(_ context.Context, name string) (hinit.Service, e
 	return g.services[name], nil
 }
 
-func (g *fakeGateways) Start(_ context.Context, name string, _ hinit.Wait) (hinit.Service, error) {
+func (g *fakeGateways) Start(_ context.Context, name string, _ hinit.WaitOptions) (hinit.Service, error) {
 	return g.set(name, hinit.StateUp, hinit.WantUp), nil
 }
 
-func (g *fakeGateways) Stop(ctx context.Context, name string, wait hinit.Wait) (hinit.Service, error) {
+func (g *fakeGateways) Stop(ctx context.Context, name string, wait hinit.WaitOptions) (hinit.Service, error) {
 	if !g.ignoringSignal[name] {
 		return g.set(name, hinit.StateDown, hinit.WantDown), nil
 	}

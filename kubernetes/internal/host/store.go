@@ -134,7 +134,7 @@ func (s *Store) eachEntry(dir string, found func(name string, isDir bool)) error
 		return err
 	}
 	defer d.Close()
-	return fsutil.Entries(int(d.Fd()), func(name string, kind fs.FileMode) bool {
+	return fsutil.EachEntry(int(d.Fd()), func(name string, kind fs.FileMode) bool {
 		found(name, kind.IsDir())
 		return true
 	})

@@ -212,8 +212,8 @@ func (f *fakeInit) start(name string, s *hinit.Service) {
 		return
 	}
 	f.ledger.recordStart(name, f.host, data)
-	s.Run++
-	s.State, s.Want, s.Since, s.PID, s.Ready, s.Announces, s.MemoryBytes = hinit.StateUp, hinit.WantUp, time.Now(), 1, false, true, 40<<20
+	s.RunNumber++
+	s.State, s.Want, s.Since, s.PID, s.Ready, s.ReportsReadiness, s.MemoryBytes = hinit.StateUp, hinit.WantUp, time.Now(), 1, false, true, 40<<20
 	f.touch(name)
 	time.AfterFunc(f.readyAfter, func() {
 		f.mu.Lock()
@@ -276,11 +276,11 @@ func (f *fakeInit) serveStatus(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if s := f.services[name]; s != nil {
-		if f.startOnSecondQuery && f.askedRuns[name] == s.Run {
+		if f.startOnSecondQuery && f.askedRuns[name] == s.RunNumber {
 			f.startOnSecondQuery = false
 			f.start(name, s)
 		}
-		f.askedRuns[name] = s.Run
+		f.askedRuns[name] = s.RunNumber
 	}
 }
 

@@ -124,7 +124,7 @@ func TestAGatewayStartedByHandDuringAMoveKeepsWhatItDid(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 20 {
-			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.Wait{}) // The start fails while the profile moves.
+			_, _ = init.Start(f.ctx, "gateway-p00000", hinit.WaitOptions{}) // The start fails while the profile moves.
 			time.Sleep(100 * time.Millisecond)
 		}
 		eventually(t, time.Minute, "the profile on "+to, func() string {

@@ -46,14 +46,14 @@ func TestATroubleOfAGatewayIsInTheStatusAndTheEvents(t *testing.T) {
 		{hinit.StateParked, "waits for memory", hinit.Exit{Signal: &signal, Cause: "shed"}, v1alpha1.PhaseParked, "Shed: the gateway was ended for its memory (shed)"},
 		{hinit.StateFailed, "no such program", hinit.Exit{Cause: "spawn"}, v1alpha1.PhaseFailed, "Failed: the gateway can't be started: no such program"},
 	} {
-		c.exit.At = time.Now().Truncate(time.Second)
+		c.exit.EndedAt = time.Now().Truncate(time.Second)
 		f.setReported(host, "p00000", func(s *hinit.Service) {
-			s.State, s.Reason, s.Ready, s.Restarts, s.LastExit, s.Since = c.state, c.reason, false, s.Restarts+1, &c.exit, c.exit.At
+			s.State, s.Reason, s.Ready, s.Restarts, s.LastExit, s.Since = c.state, c.reason, false, s.Restarts+1, &c.exit, c.exit.EndedAt
 		})
 		eventually(t, time.Minute, c.state+" told", func() string {
 			st := f.profile("p00000").Status
 			x := st.LastExit
-			if st.Phase != c.phase || st.Ready || st.Message != c.reason || st.Cause != c.exit.Cause || x == nil || !x.At.Time.Equal(c.exit.At) || (x.Code != nil) != (c.exit.Code != nil) || (x.Signal != nil) != (c.exit.Signal != nil) || st.Restarts == 0 {
+			if st.Phase != c.phase || st.Ready || st.Message != c.reason || st.Cause != c.exit.Cause || x == nil || !x.At.Time.Equal(c.exit.EndedAt) || (x.Code != nil) != (c.exit.Code != nil) || (x.Signal != nil) != (c.exit.Signal != nil) || st.Restarts == 0 {
 				return fmt.Sprintf("%+v", st)
 			}
 			return ""

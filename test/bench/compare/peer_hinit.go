@@ -124,7 +124,7 @@ func (hinit) makeProfile(s *site, service string) error {
 func (hinit) startProfile(s *site, service string) error {
 	c := dial.New(s.path("control.sock"))
 	return until("start of "+service, time.Millisecond, func() (bool, error) {
-		_, err := c.Start(context.Background(), service, client.Wait{})
+		_, err := c.Start(context.Background(), service, client.WaitOptions{})
 		if errors.Is(err, client.ErrUnknown) {
 			return false, nil
 		}

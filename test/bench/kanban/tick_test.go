@@ -27,7 +27,7 @@ type runner struct{ started int }
 
 func (r *runner) Start(context.Context, kanban.WorkerJob) (kanban.Worker, error) {
 	r.started++
-	return kanban.Worker{PID: 1 << 30, Start: 1}, nil
+	return kanban.Worker{PID: 1 << 30, StartTime: 1}, nil
 }
 
 func (r *runner) WorkerStates(_ context.Context, refs []kanban.RunRef) ([]kanban.WorkerReport, error) {

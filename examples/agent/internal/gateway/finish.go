@@ -15,56 +15,57 @@ import (
 
 // Files in the home that tell the next gateway how this one ended.
 const (
-	cleanShutdown  = ".clean_shutdown"
-	restartPending = ".restart_pending.json"
+	cleanShutdownFile  = ".clean_shutdown"
+	restartPendingFile = ".restart_pending.json"
 )
 
-// diagLife is the lifetime of the diagnostic helper process that a shutdown starts. It is the same as in the real agent.
-const diagLife = 5 * time.Second
+// diagnosticLifetime is the lifetime of the diagnostic helper process that a shutdown starts. It is the same as in the real
+// agent.
+const diagnosticLifetime = 5 * time.Second
 
 // finish ends the gateway as its cause demands and returns the exit code. Signals that come later have no effect.
-func (g *gateway) finish(c cause) int {
+func (g *gateway) finish(c endCause) int {
 	if c.abrupt {
 		g.stopOutput()
-		if c.kill != 0 {
-			g.check(dieBy(c.kill))
+		if c.killSignal != 0 {
+			g.warnOnError(dieBy(c.killSignal))
 		}
 		return c.code
 	}
 	g.log.info("shutting down: %s", c.reason)
-	if g.Knobs.SpawnDiag && (c.sig == unix.SIGTERM || c.sig == unix.SIGINT) {
-		g.check(helper.Sleeper{For: diagLife, Setsid: true, ClosesOutput: true}.Start())
+	if g.Knobs.SpawnDiagnostic && (c.receivedSignal == unix.SIGTERM || c.receivedSignal == unix.SIGINT) {
+		g.warnOnError(helper.Sleeper{Lifetime: diagnosticLifetime, Setsid: true, ClosesOutput: true}.Start())
 	}
-	if c.state != record.StartupFailed {
-		g.updateState(map[string]any{"gateway_state": record.Draining})
-		<-time.After(g.Knobs.Drain)
+	if c.state != record.StateStartupFailed {
+		g.updateState(map[string]any{"gateway_state": record.StateDraining})
+		<-time.After(g.Knobs.DrainTime)
 	}
 	g.health.close()
-	g.leaveNotes(c)
+	g.writeEndNotes(c)
 	g.updateState(finalState(c))
-	g.check(g.ledger.Close(c.code, c.reason))
-	g.check(record.RemovePID(g.Home.Dir, g.self.PID))
+	g.warnOnError(g.ledger.Close(c.code, c.reason))
+	g.warnOnError(record.RemovePID(g.Home.Dir, g.self.PID))
 	g.log.info("gateway of profile %s ended with code %d", g.Home.Profile, c.code)
 	g.stopOutput()
 	return c.code
 }
 
-func finalState(c cause) map[string]any {
+func finalState(c endCause) map[string]any {
 	fields := map[string]any{"gateway_state": c.state, "restart_requested": c.restart}
-	if c.restart || c.state == record.StartupFailed {
+	if c.restart || c.state == record.StateStartupFailed {
 		fields["exit_reason"] = c.reason
 	}
 	return fields
 }
 
-func (g *gateway) leaveNotes(c cause) {
+func (g *gateway) writeEndNotes(c endCause) {
 	switch {
 	case c.unexpected():
-		g.check(writeNote(g.Home.Dir, cleanShutdown, nil))
+		g.warnOnError(writeNote(g.Home.Dir, cleanShutdownFile, nil))
 	case c.restart:
 		note, err := json.Marshal(map[string]any{"pid": g.self.PID, "requested_at": record.Timestamp(time.Now())})
-		g.check(err)
-		g.check(writeNote(g.Home.Dir, restartPending, note))
+		g.warnOnError(err)
+		g.warnOnError(writeNote(g.Home.Dir, restartPendingFile, note))
 	}
 }
 
@@ -78,7 +79,7 @@ func writeNote(dir, name string, content []byte) error {
 // stopOutput stops all output. With the knob half_line, the last line that it prints has no newline.
 func (g *gateway) stopOutput() {
 	g.flood.stop()
-	if g.Knobs.HalfLine {
+	if g.Knobs.UnfinishedLine {
 		_, _ = g.Stdout.WriteString("this line has no end")
 	}
 }

@@ -9,19 +9,19 @@ import (
 	"hinit/examples/agent/internal/knobs"
 )
 
-// floodWait is how long stop waits for a flood that is stuck in a full pipe.
-const floodWait = time.Second
+// floodStopTimeout is how long stop waits for a flood that is stuck in a full pipe.
+const floodStopTimeout = time.Second
 
-// flood is a goroutine that prints numbered lines. A nil flood prints nothing.
-type flood struct{ quit, done chan struct{} }
+// outputFlood is a goroutine that prints numbered lines. A nil flood prints nothing.
+type outputFlood struct{ quit, done chan struct{} }
 
 // startFlood starts a flood of rate lines a second. knobs.FloodMax means no pause, and 0 means no flood. Each line has size
 // bytes with its newline, and is one write. The flood ends after total lines (0: never), or when it is stopped.
-func startFlood(out *os.File, rate, size, total int) *flood {
+func startFlood(out *os.File, rate, size, total int) *outputFlood {
 	if rate == 0 {
 		return nil
 	}
-	f := &flood{make(chan struct{}), make(chan struct{})}
+	f := &outputFlood{make(chan struct{}), make(chan struct{})}
 	go func() {
 		defer close(f.done)
 		f.run(out, rate, size, total)
@@ -29,7 +29,7 @@ func startFlood(out *os.File, rate, size, total int) *flood {
 	return f
 }
 
-func (f *flood) run(out *os.File, rate, size, total int) {
+func (f *outputFlood) run(out *os.File, rate, size, total int) {
 	start := time.Now()
 	for n := 1; total == 0 || n <= total; n++ {
 		var pause time.Duration
@@ -46,7 +46,7 @@ func (f *flood) run(out *os.File, rate, size, total int) {
 }
 
 // quitWithin waits for d, and reports whether the flood was stopped during that time. If d is 0 or less, it doesn't wait.
-func (f *flood) quitWithin(d time.Duration) bool {
+func (f *outputFlood) quitWithin(d time.Duration) bool {
 	if d <= 0 {
 		select {
 		case <-f.quit:
@@ -68,13 +68,13 @@ func floodLine(n, size int) string {
 	return line + strings.Repeat("x", max(0, size-len(line)-1)) + "\n"
 }
 
-func (f *flood) stop() {
+func (f *outputFlood) stop() {
 	if f == nil {
 		return
 	}
 	close(f.quit)
 	select {
 	case <-f.done:
-	case <-time.After(floodWait):
+	case <-time.After(floodStopTimeout):
 	}
 }

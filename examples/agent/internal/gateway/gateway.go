@@ -42,9 +42,9 @@ type gateway struct {
 	log             logger
 	self            record.Identity
 	signals         chan os.Signal
-	ledger          *record.Ledger
+	ledger          *record.ExitLedger
 	lock            *os.File
-	flood           *flood
+	flood           *outputFlood
 	health          *healthServer
 	allocatedMemory []byte // Memory that the gateway allocates if the knob oom is set.
 }
@@ -53,18 +53,18 @@ type gateway struct {
 // unless the knob late_handlers delays them.
 func Run(config Config) int {
 	g := &gateway{Config: config, log: logger{config.Stdout, config.Stderr}, signals: make(chan os.Signal, 8)}
-	if late := g.Knobs.LateHandlers; late > 0 {
+	if late := g.Knobs.SignalHandlerDelay; late > 0 {
 		<-time.After(late)
 	}
 	// Never remove the handlers, because a late signal must not change the exit code.
 	signal.Notify(g.signals, unix.SIGTERM, unix.SIGINT, unix.SIGUSR1, unix.SIGUSR2)
-	g.self = record.Self()
+	g.self = record.CurrentProcess()
 
 	if err := os.MkdirAll(g.Home.Dir, 0o755); err != nil {
 		g.log.warn("cannot make the home directory: %v", err)
 		return exitUnexpected
 	}
-	if g.Home.Profile != home.Default && !g.Force && g.multiplexed() && slices.Contains(g.served(), g.Home.Profile) {
+	if g.Home.Profile != home.DefaultProfile && !g.Force && g.multiplexed() && slices.Contains(g.servedProfiles(), g.Home.Profile) {
 		fmt.Fprintf(g.Stderr, "The default profile's gateway serves profile '%s' (multiplex_profiles). Use --force to run another one beside it.\n", g.Home.Profile)
 		return exitUnexpected
 	}
@@ -77,48 +77,48 @@ func Run(config Config) int {
 		return stopped.code
 	}
 	defer g.lock.Close()
-	return g.finish(g.live())
+	return g.finish(g.runUntilEnd())
 }
 
 func (g *gateway) explainRefusal(err error) {
-	if another := (*anotherError)(nil); errors.As(err, &another) {
+	if another := (*alreadyRunningError)(nil); errors.As(err, &another) {
 		fmt.Fprintln(g.Stderr, err)
 		return
 	}
 	g.log.warn("cannot start: %v", err)
 }
 
-// live changes the gateway from "starting" to "running", serves, and returns why the gateway ends.
-func (g *gateway) live() cause {
-	ledger, unclean, err := record.Open(g.Home.Dir)
+// runUntilEnd changes the gateway from "starting" to "running", serves, and returns why the gateway ends.
+func (g *gateway) runUntilEnd() endCause {
+	ledger, unclean, err := record.OpenLedger(g.Home.Dir)
 	g.ledger = ledger
-	g.check(err)
+	g.warnOnError(err)
 	if unclean {
 		g.log.warn("the previous gateway of this home did not end in good order")
 	}
 	g.clearLeftovers()
-	misbehave := g.countCrash()
+	misbehave := g.shouldCrash()
 
 	g.updateState(map[string]any{
 		"pid": g.self.PID, "kind": g.self.Kind, "argv": g.self.Argv, "start_time": g.self.StartTime,
-		"gateway_state": record.Starting, "exit_reason": nil, "restart_requested": false,
+		"gateway_state": record.StateStarting, "exit_reason": nil, "restart_requested": false,
 		"active_agents": 0, "platforms": map[string]any{}, "served_profiles": nil,
 	})
 	g.log.banner(g.Home.Profile, g.self.PID)
-	if misbehave && g.Knobs.ExitNow != knobs.NoExit {
-		return exitNow(g.Knobs.ExitNow)
+	if misbehave && g.Knobs.ExitAtOnceCode != knobs.NoExit {
+		return exitNow(g.Knobs.ExitAtOnceCode)
 	}
-	busy(g.Knobs.StartCPU)
+	burnCPU(g.Knobs.StartCPUTime)
 	if c := g.wait(g.Knobs.StartupDelay); c != nil {
 		return *c
 	}
 	g.health = startHealth(g.Config, g.log)
-	up := map[string]any{"gateway_state": record.Up}
-	if len(g.Knobs.Platforms) > 0 {
-		up["platforms"] = g.Knobs.Platforms
+	up := map[string]any{"gateway_state": record.StateRunning}
+	if len(g.Knobs.StatePlatforms) > 0 {
+		up["platforms"] = g.Knobs.StatePlatforms
 	}
-	if g.Home.Profile == home.Default && g.multiplexed() {
-		up["served_profiles"] = g.served()
+	if g.Home.Profile == home.DefaultProfile && g.multiplexed() {
+		up["served_profiles"] = g.servedProfiles()
 	}
 	g.updateState(up)
 	g.log.info("gateway of profile %s is running", g.Home.Profile)
@@ -128,28 +128,28 @@ func (g *gateway) live() cause {
 
 // clearLeftovers removes the files in which the previous gateway has recorded how it ended.
 func (g *gateway) clearLeftovers() {
-	for _, name := range []string{cleanShutdown, restartPending} {
+	for _, name := range []string{cleanShutdownFile, restartPendingFile} {
 		if err := os.Remove(filepath.Join(g.Home.Dir, name)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			g.log.warn("cannot remove %s: %v", name, err)
 		}
 	}
 }
 
-// busy uses d of processor time, which takes longer than d on a busy machine.
-func busy(d time.Duration) {
+// burnCPU uses d of processor time, which takes longer than d on a busy machine.
+func burnCPU(d time.Duration) {
 	var used unix.Rusage
 	for unix.Getrusage(unix.RUSAGE_SELF, &used) == nil && time.Duration(used.Utime.Nano()+used.Stime.Nano()) < d {
 	}
 }
 
 // serve is the main loop: it waits for an event that ends the gateway.
-func (g *gateway) serve(misbehave bool) cause {
+func (g *gateway) serve(misbehave bool) endCause {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
-	heartbeat, beat := ticks(g.Knobs.Heartbeat), ticks(g.Knobs.Beat)
+	heartbeat, beat := tickOrNever(g.Knobs.HeartbeatInterval), tickOrNever(g.Knobs.StateWriteInterval)
 	var crash, die <-chan time.Time
 	if misbehave {
-		crash, die = after(g.Knobs.CrashAfter), after(g.Knobs.SignalAfter)
+		crash, die = afterOrNever(g.Knobs.CrashAfter), afterOrNever(g.Knobs.SignalAfter)
 	}
 	for {
 		select {
@@ -166,16 +166,16 @@ func (g *gateway) serve(misbehave bool) cause {
 		case <-beat:
 			g.updateState(nil)
 		case <-crash:
-			return cause{reason: "crash on demand", code: g.Knobs.CrashCode, abrupt: true}
+			return endCause{reason: "crash on demand", code: g.Knobs.CrashCode, abrupt: true}
 		case <-die:
-			return cause{reason: "signal on demand", code: exitUnexpected, abrupt: true, kill: g.Knobs.Signal}
+			return endCause{reason: "signal on demand", code: exitUnexpected, abrupt: true, killSignal: g.Knobs.Signal}
 		}
 	}
 }
 
 // wait waits for d while the gateway starts. If the gateway must end during that time, wait returns
 // the cause at once.
-func (g *gateway) wait(d time.Duration) *cause {
+func (g *gateway) wait(d time.Duration) *endCause {
 	poll := time.NewTicker(pollInterval)
 	defer poll.Stop()
 	over := time.After(d)
@@ -195,7 +195,7 @@ func (g *gateway) wait(d time.Duration) *cause {
 	}
 }
 
-func (g *gateway) handleSignal(sig os.Signal) *cause {
+func (g *gateway) handleSignal(sig os.Signal) *endCause {
 	if sig == unix.SIGUSR2 {
 		g.health.hang()
 		select {} // SIGUSR2 makes the gateway hang: it lives, but does nothing.
@@ -208,34 +208,34 @@ func (g *gateway) handleSignal(sig os.Signal) *cause {
 	return &c
 }
 
-func (g *gateway) pollMarker() *cause {
-	if g.Knobs.IgnoreTerm || !record.PlannedStop.Consume(g.Home.Dir, g.self) {
+func (g *gateway) pollMarker() *endCause {
+	if g.Knobs.IgnoreTerm || !record.PlannedStopMarker.Consume(g.Home.Dir, g.self) {
 		return nil
 	}
-	return &cause{reason: "planned stop", code: exitPlanned, state: record.Stopped}
+	return &endCause{reason: "planned stop", code: exitPlanned, state: record.StateStopped}
 }
 
 // updateState writes the state file. If that fails, the gateway continues to work.
 func (g *gateway) updateState(fields map[string]any) {
-	g.check(record.UpdateState(g.Home.Dir, fields))
+	g.warnOnError(record.UpdateState(g.Home.Dir, fields))
 }
 
-func (g *gateway) check(err error) {
+func (g *gateway) warnOnError(err error) {
 	if err != nil {
 		g.log.warn("%v", err)
 	}
 }
 
-// after is like time.After, but for a duration of 0 the channel never receives.
-func after(d time.Duration) <-chan time.Time {
+// afterOrNever is like time.After, but for a duration of 0 the channel never receives.
+func afterOrNever(d time.Duration) <-chan time.Time {
 	if d == 0 {
 		return nil
 	}
 	return time.After(d)
 }
 
-// ticks is like time.Tick, but for a duration of 0 the channel never receives.
-func ticks(d time.Duration) <-chan time.Time {
+// tickOrNever is like time.Tick, but for a duration of 0 the channel never receives.
+func tickOrNever(d time.Duration) <-chan time.Time {
 	if d == 0 {
 		return nil
 	}

@@ -28,7 +28,7 @@ type healthServer struct {
 // the port is in use, the gateway runs without the health server.
 func startHealth(config Config, log logger) *healthServer {
 	setting := func(key string) string {
-		if value, found := dotenv(filepath.Join(config.Home.Dir, ".env"), key); found {
+		if value, found := readDotenv(filepath.Join(config.Home.Dir, ".env"), key); found {
 			return value
 		}
 		return config.Getenv(key)
@@ -80,8 +80,8 @@ func (h *healthServer) close() {
 	<-h.done
 }
 
-// dotenv returns the value of a key in a file of KEY=VALUE lines, without quotes around it.
-func dotenv(path, key string) (value string, found bool) {
+// readDotenv returns the value of a key in a file of KEY=VALUE lines, without quotes around it.
+func readDotenv(path, key string) (value string, found bool) {
 	file, err := os.Open(path)
 	if err != nil {
 		return "", false

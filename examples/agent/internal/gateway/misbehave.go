@@ -11,11 +11,11 @@ import (
 	"hinit/examples/agent/internal/knobs"
 )
 
-// countCrash reports whether the knobs want this start to crash. If the knob crash_times limits the crashes, countCrash
+// shouldCrash reports whether the knobs want this start to crash. If the knob crash_times limits the crashes, shouldCrash
 // counts them in the file agent.crashes in the home.
-func (g *gateway) countCrash() bool {
+func (g *gateway) shouldCrash() bool {
 	k := g.Knobs
-	if k.CrashTimes == 0 || (k.CrashAfter == 0 && k.SignalAfter == 0 && k.ExitNow == knobs.NoExit) {
+	if k.MaxCrashes == 0 || (k.CrashAfter == 0 && k.SignalAfter == 0 && k.ExitAtOnceCode == knobs.NoExit) {
 		return true
 	}
 	path := filepath.Join(g.Home.Dir, "agent.crashes")
@@ -23,7 +23,7 @@ func (g *gateway) countCrash() bool {
 	if data, err := os.ReadFile(path); err == nil {
 		done, _ = strconv.Atoi(strings.TrimSpace(string(data)))
 	}
-	if done >= k.CrashTimes {
+	if done >= k.MaxCrashes {
 		return false
 	}
 	if err := os.WriteFile(path, fmt.Appendf(nil, "%d\n", done+1), 0o644); err != nil {
@@ -36,29 +36,29 @@ func (g *gateway) countCrash() bool {
 func (g *gateway) misbehaveWhenRunning() {
 	k := g.Knobs
 	if k.LeakChild != "" {
-		g.check(g.leakedChild().Start())
+		g.warnOnError(g.leakedChild().Start())
 	}
-	if k.Orphans > 0 {
-		g.check(helper.StartOrphans(k.Orphans))
-		g.log.info("made %d orphans", k.Orphans)
+	if k.OrphanCount > 0 {
+		g.warnOnError(helper.StartOrphans(k.OrphanCount))
+		g.log.info("made %d orphans", k.OrphanCount)
 	}
-	if k.OOM > 0 {
-		g.allocatedMemory = allocate(k.OOM)
-		g.log.info("allocated %d MB", k.OOM)
+	if k.AllocateMB > 0 {
+		g.allocatedMemory = allocate(k.AllocateMB)
+		g.log.info("allocated %d MB", k.AllocateMB)
 	}
-	if k.BigLine > 0 {
-		_, _ = g.Stdout.WriteString(strings.Repeat("x", k.BigLine) + "\n")
+	if k.LongLineBytes > 0 {
+		_, _ = g.Stdout.WriteString(strings.Repeat("x", k.LongLineBytes) + "\n")
 	}
-	g.flood = startFlood(g.Stdout, k.Flood, k.FloodBytes, k.FloodLines)
+	g.flood = startFlood(g.Stdout, k.FloodRate, k.FloodBytes, k.FloodLines)
 	if k.CloseStdout {
-		g.check(g.Stdout.Close())
+		g.warnOnError(g.Stdout.Close())
 	}
 }
 
 func (g *gateway) leakedChild() helper.Sleeper {
 	mode := g.Knobs.LeakChild
 	return helper.Sleeper{
-		For:        g.Knobs.LeakFor,
+		Lifetime:   g.Knobs.LeakLifetime,
 		PIDFile:    filepath.Join(g.Home.Dir, "leaked.pid"),
 		IgnoreTerm: g.Knobs.IgnoreTerm,
 		DoubleFork: mode == knobs.LeakDoubleFork || mode == knobs.LeakDaemon,

@@ -15,29 +15,29 @@ func (g *gateway) multiplexed() bool {
 	if on, known := parseSwitch(g.Getenv("GATEWAY_MULTIPLEX_PROFILES")); known {
 		return on
 	}
-	on, _ := parseSwitch(g.setting("multiplex_profiles"))
+	on, _ := parseSwitch(g.configValue("multiplex_profiles"))
 	return on
 }
 
-// served returns the profiles that a multiplexing gateway serves: the default profile and the profiles in the allowlist.
+// servedProfiles returns the profiles that a multiplexing gateway serves: the default profile and the profiles in the allowlist.
 // Without an allowlist it serves all profiles.
-func (g *gateway) served() []string {
+func (g *gateway) servedProfiles() []string {
 	names, err := g.Home.List()
-	g.check(err)
-	list := strings.TrimSpace(g.setting("multiplex_profile_allowlist"))
+	g.warnOnError(err)
+	list := strings.TrimSpace(g.configValue("multiplex_profile_allowlist"))
 	if list == "" {
 		return names
 	}
 	allowed := strings.FieldsFunc(list, func(r rune) bool { return strings.ContainsRune("[], ", r) })
-	return slices.DeleteFunc(names, func(name string) bool { return name != home.Default && !slices.Contains(allowed, name) })
+	return slices.DeleteFunc(names, func(name string) bool { return name != home.DefaultProfile && !slices.Contains(allowed, name) })
 }
 
-// setting returns the text after a key in the default profile's config.yaml. The key may be on any level, but its value must be
-// on the same line.
-func (g *gateway) setting(key string) string {
+// configValue returns the text after a key in the default profile's config.yaml. The key may be on any level, but its value must
+// be on the same line.
+func (g *gateway) configValue(key string) string {
 	text, err := os.ReadFile(filepath.Join(g.Home.Root, "config.yaml"))
 	if !os.IsNotExist(err) {
-		g.check(err)
+		g.warnOnError(err)
 	}
 	for line := range strings.Lines(string(text)) {
 		if value, found := strings.CutPrefix(strings.TrimSpace(line), key+":"); found {

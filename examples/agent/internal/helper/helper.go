@@ -20,15 +20,15 @@ import (
 // Command is the hidden command with which the agent's binary becomes a helper.
 const Command = "agent-helper"
 
-// batch is how many orphans one parent makes. More at once would disturb the machine, and fewer would take too long.
-const batch = 50
+// orphansPerParent is how many orphans one parent makes. More at once would disturb the machine, and fewer would take too long.
+const orphansPerParent = 50
 
-// orphanLife is how long an orphan lives. It outlives its parent, so that it is an orphan when it dies.
-const orphanLife = 50 * time.Millisecond
+// orphanLifetime is how long an orphan lives. It outlives its parent, so that it is an orphan when it dies.
+const orphanLifetime = 50 * time.Millisecond
 
 // Sleeper is a helper process that only sleeps.
 type Sleeper struct {
-	For          time.Duration
+	Lifetime     time.Duration
 	PIDFile      string // File to which the sleeper writes its pid; "": none.
 	IgnoreTerm   bool
 	DoubleFork   bool // Start the sleeper through an intermediate process, which exits at once.
@@ -39,19 +39,19 @@ type Sleeper struct {
 
 // Start starts the sleeper. With DoubleFork it returns when the intermediate process has ended.
 func (s Sleeper) Start() error {
-	args := append([]string{"nap"}, s.napArgs()...)
+	args := append([]string{"nap"}, s.sleepArgs()...)
 	if !s.DoubleFork {
-		cmd, err := command(args...)
+		cmd, err := helperCmd(args...)
 		if err != nil {
 			return err
 		}
-		s.apply(cmd)
+		s.configureCmd(cmd)
 		if err := cmd.Start(); err != nil {
 			return fmt.Errorf("cannot start a helper: %w", err)
 		}
 		return cmd.Process.Release()
 	}
-	between, err := command(append(s.forkArgs(), s.napArgs()...)...)
+	between, err := helperCmd(append(s.forkArgs(), s.sleepArgs()...)...)
 	if err != nil {
 		return err
 	}
@@ -65,14 +65,14 @@ func (s Sleeper) Start() error {
 // StartOrphans makes n orphans, which are processes whose parent ends before they do. It returns when all have been started.
 func StartOrphans(n int) error {
 	for n > 0 {
-		cmd, err := command("orphans", strconv.Itoa(min(n, batch)))
+		cmd, err := helperCmd("orphans", strconv.Itoa(min(n, orphansPerParent)))
 		if err != nil {
 			return err
 		}
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("cannot make orphans: %w", err)
 		}
-		n -= batch
+		n -= orphansPerParent
 	}
 	return nil
 }
@@ -93,7 +93,7 @@ func run(args []string) error {
 	verb, args := args[0], args[1:]
 	switch verb {
 	case "nap", "fork":
-		s, err := parse(verb, args)
+		s, err := parseSleeper(verb, args)
 		if err != nil {
 			return err
 		}
@@ -103,15 +103,15 @@ func run(args []string) error {
 		s.DoubleFork = false
 		return s.Start()
 	case "orphans":
-		return orphans(args)
+		return startOrphanBatch(args)
 	}
 	return fmt.Errorf("no helper is called %q", verb)
 }
 
-func parse(verb string, args []string) (Sleeper, error) {
+func parseSleeper(verb string, args []string) (Sleeper, error) {
 	var s Sleeper
 	flags := flag.NewFlagSet(verb, flag.ContinueOnError)
-	flags.DurationVar(&s.For, "for", 0, "")
+	flags.DurationVar(&s.Lifetime, "for", 0, "")
 	flags.StringVar(&s.PIDFile, "pid-file", "", "")
 	flags.BoolVar(&s.IgnoreTerm, "ignore-term", false, "")
 	flags.BoolVar(&s.Setsid, "setsid", false, "")
@@ -119,8 +119,8 @@ func parse(verb string, args []string) (Sleeper, error) {
 	return s, flags.Parse(args)
 }
 
-func (s Sleeper) napArgs() []string {
-	args := []string{"-for", s.For.String()}
+func (s Sleeper) sleepArgs() []string {
+	args := []string{"-for", s.Lifetime.String()}
 	if s.PIDFile != "" {
 		args = append(args, "-pid-file", s.PIDFile)
 	}
@@ -141,7 +141,7 @@ func (s Sleeper) forkArgs() []string {
 	return args
 }
 
-func (s Sleeper) apply(cmd *exec.Cmd) {
+func (s Sleeper) configureCmd(cmd *exec.Cmd) {
 	s.applyStdio(cmd)
 	if s.Setsid {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -167,7 +167,7 @@ func (s Sleeper) sleep() error {
 			return err
 		}
 	}
-	<-time.After(s.For)
+	<-time.After(s.Lifetime)
 	return nil
 }
 
@@ -180,7 +180,7 @@ func writePID(path string) error {
 	return os.Rename(temp, path)
 }
 
-func orphans(args []string) error {
+func startOrphanBatch(args []string) error {
 	if len(args) != 1 {
 		return errors.New("orphans wants a number")
 	}
@@ -189,14 +189,14 @@ func orphans(args []string) error {
 		return err
 	}
 	for range n {
-		if err := (Sleeper{For: orphanLife, ClosesOutput: true}).Start(); err != nil {
+		if err := (Sleeper{Lifetime: orphanLifetime, ClosesOutput: true}).Start(); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func command(args ...string) (*exec.Cmd, error) {
+func helperCmd(args ...string) (*exec.Cmd, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("cannot find the own binary: %w", err)

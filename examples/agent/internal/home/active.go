@@ -8,31 +8,31 @@ import (
 	"path/filepath"
 )
 
-func (h Home) activePath() string { return filepath.Join(h.Root, "active_profile") }
+func (h Home) activeProfileFile() string { return filepath.Join(h.Root, "active_profile") }
 
-// Active returns the profile that commands use without -p. This is the name in the file active_profile, or Default if the
+// ActiveProfile returns the profile that commands use without -p. This is the name in the file active_profile, or Default if the
 // file has no valid name.
-func (h Home) Active() string {
-	data, err := os.ReadFile(h.activePath())
+func (h Home) ActiveProfile() string {
+	data, err := os.ReadFile(h.activeProfileFile())
 	if err != nil {
-		return Default
+		return DefaultProfile
 	}
 	name := Normalize(string(data))
 	if CheckName(name) != nil {
-		return Default
+		return DefaultProfile
 	}
 	return name
 }
 
-// SetActive sets the profile that commands use without -p. For Default it removes the file. The profile must exist.
-func (h Home) SetActive(name string) error {
-	if name == Default {
-		if err := os.Remove(h.activePath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// SetActiveProfile sets the profile that commands use without -p. For Default it removes the file. The profile must exist.
+func (h Home) SetActiveProfile(name string) error {
+	if name == DefaultProfile {
+		if err := os.Remove(h.activeProfileFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot reset the active profile: %w", err)
 		}
 		return nil
 	}
-	if err := os.WriteFile(h.activePath(), []byte(name+"\n"), 0o644); err != nil {
+	if err := os.WriteFile(h.activeProfileFile(), []byte(name+"\n"), 0o644); err != nil {
 		return fmt.Errorf("cannot set the active profile: %w", err)
 	}
 	return nil

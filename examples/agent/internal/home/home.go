@@ -16,10 +16,10 @@ var ErrNoHome = errors.New("cannot find a home directory: set HERMES_HOME or HOM
 
 // A Home is the set of directories in which a command works.
 type Home struct {
-	Root    string // Root directory: the home of the profile "default", and the parent of profiles/.
-	Dir     string // Home of the selected profile.
-	Profile string // Name of the selected profile.
-	Notice  string // Message for the user about the selection, or "".
+	Root            string // Root directory: the home of the profile "default", and the parent of profiles/.
+	Dir             string // Home of the selected profile.
+	Profile         string // Name of the selected profile.
+	SelectionNotice string // Message for the user about the selection, or "".
 }
 
 // An UnknownError means that the named profile has no directory.
@@ -41,7 +41,7 @@ func Resolve(getenv func(string) string, named string) (Home, error) {
 	if err != nil {
 		return Home{}, err
 	}
-	h := Home{Root: base, Dir: base, Profile: Default}
+	h := Home{Root: base, Dir: base, Profile: DefaultProfile}
 	if parent := filepath.Dir(base); filepath.Base(parent) == "profiles" {
 		h.Root, h.Profile = filepath.Dir(parent), filepath.Base(base)
 	}
@@ -52,13 +52,13 @@ func Resolve(getenv func(string) string, named string) (Home, error) {
 	if h.Dir != h.Root || supervised {
 		return h, nil
 	}
-	active := h.Active()
-	if active == Default {
+	active := h.ActiveProfile()
+	if active == DefaultProfile {
 		return h, nil
 	}
 	selected, err := h.selectNamed(active)
 	if err != nil {
-		h.Notice = fmt.Sprintf("active_profile names '%s', which does not exist: using the default profile", active)
+		h.SelectionNotice = fmt.Sprintf("active_profile names '%s', which does not exist: using the default profile", active)
 		return h, nil
 	}
 	return selected, nil
@@ -78,7 +78,7 @@ func baseDir(getenv func(string) string) (string, error) {
 }
 
 func (h Home) selectNamed(name string) (Home, error) {
-	if err := CheckName(name); err != nil && name != Default {
+	if err := CheckName(name); err != nil && name != DefaultProfile {
 		return Home{}, err
 	}
 	dir := filepath.Join(h.Root, "profiles", name)
@@ -89,10 +89,10 @@ func (h Home) selectNamed(name string) (Home, error) {
 	return h, nil
 }
 
-// HomeOf returns the home directory of a profile, which may not exist. "default" is the root. name must be Default or a name that
-// CheckName accepts.
-func (h Home) HomeOf(name string) string {
-	if name == Default {
+// ProfileDir returns the home directory of a profile, which may not exist. "default" is the root. name must be Default or a name
+// that CheckName accepts.
+func (h Home) ProfileDir(name string) string {
+	if name == DefaultProfile {
 		return h.Root
 	}
 	return filepath.Join(h.Root, "profiles", name)
@@ -100,7 +100,7 @@ func (h Home) HomeOf(name string) string {
 
 // Exists reports whether the profile has a directory.
 func (h Home) Exists(name string) bool {
-	return isDir(h.HomeOf(name))
+	return isDir(h.ProfileDir(name))
 }
 
 func isDir(path string) bool {

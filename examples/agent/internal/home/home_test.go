@@ -19,11 +19,11 @@ func TestResolve(t *testing.T) {
 		profile   string
 		dir, want string
 	}{
-		{"root", map[string]string{"HERMES_HOME": root}, "", root, Default},
+		{"root", map[string]string{"HERMES_HOME": root}, "", root, DefaultProfile},
 		{"named", map[string]string{"HERMES_HOME": root}, "coder", coder, "coder"},
 		{"home of a profile", map[string]string{"HERMES_HOME": coder}, "", coder, "coder"},
 		{"named from the home of another", map[string]string{"HERMES_HOME": filepath.Join(root, "profiles", "x")}, "coder", coder, "coder"},
-		{"unclean path", map[string]string{"HERMES_HOME": root + "/./"}, "", root, Default},
+		{"unclean path", map[string]string{"HERMES_HOME": root + "/./"}, "", root, DefaultProfile},
 	} {
 		h, err := Resolve(func(key string) string { return test.env[key] }, test.profile)
 		if err != nil || h.Dir != test.dir || h.Profile != test.want || h.Root != root {
@@ -44,7 +44,7 @@ func TestResolve(t *testing.T) {
 
 func TestListSkipsWhatIsNoProfile(t *testing.T) {
 	root := t.TempDir()
-	h := Home{Root: root, Dir: root, Profile: Default}
+	h := Home{Root: root, Dir: root, Profile: DefaultProfile}
 	for _, name := range []string{"b", "a-1", "default", "Bad", "nomarker"} {
 		dir := filepath.Join(root, "profiles", name)
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -58,7 +58,7 @@ func TestListSkipsWhatIsNoProfile(t *testing.T) {
 		}
 	}
 	names, err := h.List()
-	if err != nil || len(names) != 3 || names[0] != Default || names[1] != "a-1" || names[2] != "b" {
+	if err != nil || len(names) != 3 || names[0] != DefaultProfile || names[1] != "a-1" || names[2] != "b" {
 		t.Errorf("%v %v", names, err)
 	}
 }
@@ -72,7 +72,7 @@ func FuzzCheckName(f *testing.F) {
 		if CheckName(name) != nil {
 			return
 		}
-		dir := Home{Root: "/r"}.HomeOf(name)
+		dir := Home{Root: "/r"}.ProfileDir(name)
 		if filepath.Dir(dir) != "/r/profiles" || filepath.Base(dir) != name || Normalize(name) != name {
 			t.Errorf("%q leads to %q", name, dir)
 		}

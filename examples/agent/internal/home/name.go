@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// Default is the name of the root profile, whose home is the root directory itself.
-const Default = "default"
+// DefaultProfile is the name of the root profile, whose home is the root directory itself.
+const DefaultProfile = "default"
 
 const maxNameLength = 64
 
@@ -23,7 +23,7 @@ func Normalize(name string) string {
 func CheckName(name string) error {
 	pattern := regexp.MustCompile(`^[a-z0-9][a-z0-9_-]*$`)
 	switch {
-	case name == Default:
+	case name == DefaultProfile:
 		return fmt.Errorf("'%s' is the built-in root profile and cannot be created, deleted or renamed", name)
 	case slices.Contains([]string{"hermes", "test", "tmp", "root", "sudo"}, name):
 		return fmt.Errorf("profile name '%s' is reserved", name)

@@ -23,7 +23,7 @@ func (h Home) Create(name string) (string, error) {
 	if err := CheckName(name); err != nil {
 		return "", err
 	}
-	dir := h.HomeOf(name)
+	dir := h.ProfileDir(name)
 	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
 		return "", fmt.Errorf("cannot create profile '%s': %w", name, err)
 	}
@@ -55,7 +55,7 @@ func createFiles(dir string) error {
 // List returns the names of all profiles. Default is first. Then follows every directory below profiles that has the marker
 // and a valid name, in byte order.
 func (h Home) List() ([]string, error) {
-	names := []string{Default}
+	names := []string{DefaultProfile}
 	entries, err := os.ReadDir(filepath.Join(h.Root, "profiles"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return names, fmt.Errorf("cannot list profiles: %w", err)
@@ -65,16 +65,16 @@ func (h Home) List() ([]string, error) {
 		if CheckName(name) != nil {
 			continue
 		}
-		if _, err := os.Stat(filepath.Join(h.HomeOf(name), soulFile)); err == nil {
+		if _, err := os.Stat(filepath.Join(h.ProfileDir(name), soulFile)); err == nil {
 			names = append(names, name)
 		}
 	}
 	return names, nil
 }
 
-// Unmark removes the marker of a profile, so that PID 1 does not treat the directory as a profile any more.
-func (h Home) Unmark(name string) error {
-	if err := os.Remove(filepath.Join(h.HomeOf(name), soulFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+// RemoveMarker removes the marker of a profile, so that PID 1 does not treat the directory as a profile any more.
+func (h Home) RemoveMarker(name string) error {
+	if err := os.Remove(filepath.Join(h.ProfileDir(name), soulFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot remove profile '%s': %w", name, err)
 	}
 	return nil
@@ -88,7 +88,7 @@ func (h Home) Remove(name string) error {
 	}
 	var err error
 	for range 3 {
-		if err = os.RemoveAll(h.HomeOf(name)); err == nil {
+		if err = os.RemoveAll(h.ProfileDir(name)); err == nil {
 			return nil
 		}
 	}
@@ -103,9 +103,9 @@ func (h Home) Rename(from, to string) error {
 		}
 	}
 	if h.Exists(to) {
-		return fmt.Errorf("profile '%s' already exists at %s", to, h.HomeOf(to))
+		return fmt.Errorf("profile '%s' already exists at %s", to, h.ProfileDir(to))
 	}
-	if err := os.Rename(h.HomeOf(from), h.HomeOf(to)); err != nil {
+	if err := os.Rename(h.ProfileDir(from), h.ProfileDir(to)); err != nil {
 		return fmt.Errorf("cannot rename profile '%s': %w", from, err)
 	}
 	return nil

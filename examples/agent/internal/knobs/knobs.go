@@ -22,41 +22,41 @@ const FileName = "agent.conf"
 
 // Knobs are the settings of one gateway run. [Table] describes each of them.
 type Knobs struct {
-	StartupDelay  time.Duration
-	StartCPU      time.Duration
-	Drain         time.Duration
-	Heartbeat     time.Duration
-	Beat          time.Duration
-	LateHandlers  time.Duration
-	TakeoverGrace time.Duration
+	StartupDelay       time.Duration
+	StartCPUTime       time.Duration
+	DrainTime          time.Duration
+	HeartbeatInterval  time.Duration
+	StateWriteInterval time.Duration
+	SignalHandlerDelay time.Duration
+	TakeoverGrace      time.Duration
 
-	Platforms json.RawMessage // Value of platforms in the state file; nil: none.
+	StatePlatforms json.RawMessage // Value of platforms in the state file; nil: none.
 
-	CrashAfter    time.Duration
-	CrashCode     int
-	CrashTimes    int
-	ExitNow       int // Code with which the gateway exits at once; NoExit: none.
-	DashboardCode int
-	SignalAfter   time.Duration
-	Signal        unix.Signal
+	CrashAfter     time.Duration
+	CrashCode      int
+	MaxCrashes     int
+	ExitAtOnceCode int // Code with which the gateway exits at once; NoExit: none.
+	DashboardCode  int
+	SignalAfter    time.Duration
+	Signal         unix.Signal
 
-	IgnoreTerm  bool
-	Flood       int // Number of lines to print in a second; FloodMax: as many as possible.
-	FloodBytes  int
-	FloodLines  int
-	HalfLine    bool
-	BigLine     int
-	CloseStdout bool
+	IgnoreTerm     bool
+	FloodRate      int // Number of lines to print in a second; FloodMax: as many as possible.
+	FloodBytes     int
+	FloodLines     int
+	UnfinishedLine bool
+	LongLineBytes  int
+	CloseStdout    bool
 
-	LeakChild string
-	LeakFor   time.Duration
-	Orphans   int
-	OOM       int // Memory to allocate, in megabytes.
-	SpawnDiag bool
+	LeakChild       string
+	LeakLifetime    time.Duration
+	OrphanCount     int
+	AllocateMB      int // Memory to allocate, in megabytes.
+	SpawnDiagnostic bool
 }
 
 const (
-	// NoExit is the value of Knobs.ExitNow with which the gateway does not exit at once.
+	// NoExit is the value of Knobs.ExitAtOnceCode with which the gateway does not exit at once.
 	NoExit = -1
 	// FloodMax is the value of Knobs.Flood with which the gateway prints lines as fast as it can.
 	FloodMax = -1
@@ -64,16 +64,16 @@ const (
 
 // Values of Knobs.LeakChild: the ways to leave a child behind.
 const (
-	LeakPlain      = "plain"
-	LeakSetsid     = "setsid"
-	LeakDoubleFork = "doublefork"
-	LeakDaemon     = "doublefork-setsid-cleanenv"
+	LeakSameSession = "plain"
+	LeakSetsid      = "setsid"
+	LeakDoubleFork  = "doublefork"
+	LeakDaemon      = "doublefork-setsid-cleanenv"
 )
 
 // Load reads the knobs of the gateway with the given home: first the defaults, then the environment, then agent.conf. It
 // returns an error for an invalid value, and for an unknown name in the file. It ignores unknown AGENT_ variables.
 func Load(getenv func(string) string, home string) (Knobs, error) {
-	k := Knobs{ExitNow: NoExit}
+	k := Knobs{ExitAtOnceCode: NoExit}
 	table := Table()
 	for _, knob := range table {
 		if err := knob.set(&k, knob.Default); err != nil {

@@ -22,41 +22,41 @@ type Knob struct {
 // Table lists all knobs in the order in which help shows them.
 func Table() []Knob {
 	return []Knob{
-		{"startup_delay", "50ms", "time from \"starting\" to \"running\"", duration(func(k *Knobs) *time.Duration { return &k.StartupDelay })},
-		{"start_cpu", "0", "processor time that the start takes, as the real one's imports do", duration(func(k *Knobs) *time.Duration { return &k.StartCPU })},
-		{"drain", "100ms", "time from \"draining\" to the end", duration(func(k *Knobs) *time.Duration { return &k.Drain })},
-		{"heartbeat", "30s", "interval of the heartbeat line; 0: none", duration(func(k *Knobs) *time.Duration { return &k.Heartbeat })},
-		{"beat", "0", "interval at which updated_at of the state file is written anew; 0: never", duration(func(k *Knobs) *time.Duration { return &k.Beat })},
-		{"late_handlers", "0", "do nothing and handle no signal for so long first", duration(func(k *Knobs) *time.Duration { return &k.LateHandlers })},
-		{"takeover_grace", "10s", "what --replace waits between TERM and KILL of the old gateway", duration(func(k *Knobs) *time.Duration { return &k.TakeoverGrace })},
+		{"startup_delay", "50ms", "time from \"starting\" to \"running\"", durationSetter(func(k *Knobs) *time.Duration { return &k.StartupDelay })},
+		{"start_cpu", "0", "processor time that the start takes, as the real one's imports do", durationSetter(func(k *Knobs) *time.Duration { return &k.StartCPUTime })},
+		{"drain", "100ms", "time from \"draining\" to the end", durationSetter(func(k *Knobs) *time.Duration { return &k.DrainTime })},
+		{"heartbeat", "30s", "interval of the heartbeat line; 0: none", durationSetter(func(k *Knobs) *time.Duration { return &k.HeartbeatInterval })},
+		{"beat", "0", "interval at which updated_at of the state file is written anew; 0: never", durationSetter(func(k *Knobs) *time.Duration { return &k.StateWriteInterval })},
+		{"late_handlers", "0", "do nothing and handle no signal for so long first", durationSetter(func(k *Knobs) *time.Duration { return &k.SignalHandlerDelay })},
+		{"takeover_grace", "10s", "what --replace waits between TERM and KILL of the old gateway", durationSetter(func(k *Knobs) *time.Duration { return &k.TakeoverGrace })},
 
-		{"platforms", "", "what the state file says of its platforms when it is up, as a JSON object", object(func(k *Knobs) *json.RawMessage { return &k.Platforms })},
+		{"platforms", "", "what the state file says of its platforms when it is up, as a JSON object", jsonSetter(func(k *Knobs) *json.RawMessage { return &k.StatePlatforms })},
 
-		{"crash_after", "0", "end without any cleaning up after so long; 0: never", duration(func(k *Knobs) *time.Duration { return &k.CrashAfter })},
-		{"crash_code", "1", "exit code of that crash", number(func(k *Knobs) *int { return &k.CrashCode })},
-		{"crash_times", "0", "crash_after, exit_now and signal_after act on the first N starts only; 0: on all", number(func(k *Knobs) *int { return &k.CrashTimes })},
-		{"exit_now", "", "exit with this code instead of getting up", optionalCode(func(k *Knobs) *int { return &k.ExitNow })},
-		{"dashboard_code", "78", "exit code of a dashboard that refuses to bind; 1: as of July 2026", number(func(k *Knobs) *int { return &k.DashboardCode })},
-		{"signal_after", "0", "die by a signal after so long; 0: never", duration(func(k *Knobs) *time.Duration { return &k.SignalAfter })},
-		{"signal", "SEGV", "that signal", signal(func(k *Knobs) *unix.Signal { return &k.Signal })},
+		{"crash_after", "0", "end without any cleaning up after so long; 0: never", durationSetter(func(k *Knobs) *time.Duration { return &k.CrashAfter })},
+		{"crash_code", "1", "exit code of that crash", intSetter(func(k *Knobs) *int { return &k.CrashCode })},
+		{"crash_times", "0", "crash_after, exit_now and signal_after act on the first N starts only; 0: on all", intSetter(func(k *Knobs) *int { return &k.MaxCrashes })},
+		{"exit_now", "", "exit with this code instead of getting up", exitCodeSetter(func(k *Knobs) *int { return &k.ExitAtOnceCode })},
+		{"dashboard_code", "78", "exit code of a dashboard that refuses to bind; 1: as of July 2026", intSetter(func(k *Knobs) *int { return &k.DashboardCode })},
+		{"signal_after", "0", "die by a signal after so long; 0: never", durationSetter(func(k *Knobs) *time.Duration { return &k.SignalAfter })},
+		{"signal", "SEGV", "that signal", signalSetter(func(k *Knobs) *unix.Signal { return &k.Signal })},
 
-		{"ignore_term", "0", "1: deaf to SIGTERM and to planned-stop markers", truth(func(k *Knobs) *bool { return &k.IgnoreTerm })},
-		{"flood", "0", "print so many lines a second; max: as fast as it goes", rate(func(k *Knobs) *int { return &k.Flood })},
-		{"flood_bytes", "80", "length of each of them, newline included", number(func(k *Knobs) *int { return &k.FloodBytes })},
-		{"flood_lines", "0", "stop flooding after so many lines; 0: never", number(func(k *Knobs) *int { return &k.FloodLines })},
-		{"half_line", "0", "1: the last output is a line without an end", truth(func(k *Knobs) *bool { return &k.HalfLine })},
-		{"big_line", "0", "print one line of so many bytes when up", number(func(k *Knobs) *int { return &k.BigLine })},
-		{"close_stdout", "0", "1: close the standard output when up", truth(func(k *Knobs) *bool { return &k.CloseStdout })},
+		{"ignore_term", "0", "1: deaf to SIGTERM and to planned-stop markers", boolSetter(func(k *Knobs) *bool { return &k.IgnoreTerm })},
+		{"flood", "0", "print so many lines a second; max: as fast as it goes", rateSetter(func(k *Knobs) *int { return &k.FloodRate })},
+		{"flood_bytes", "80", "length of each of them, newline included", intSetter(func(k *Knobs) *int { return &k.FloodBytes })},
+		{"flood_lines", "0", "stop flooding after so many lines; 0: never", intSetter(func(k *Knobs) *int { return &k.FloodLines })},
+		{"half_line", "0", "1: the last output is a line without an end", boolSetter(func(k *Knobs) *bool { return &k.UnfinishedLine })},
+		{"big_line", "0", "print one line of so many bytes when up", intSetter(func(k *Knobs) *int { return &k.LongLineBytes })},
+		{"close_stdout", "0", "1: close the standard output when up", boolSetter(func(k *Knobs) *bool { return &k.CloseStdout })},
 
-		{"leak_child", "", "leave a child behind: plain, setsid, doublefork or doublefork-setsid-cleanenv", leak(func(k *Knobs) *string { return &k.LeakChild })},
-		{"leak_for", "10m", "how long that child lives", duration(func(k *Knobs) *time.Duration { return &k.LeakFor })},
-		{"orphans", "0", "make so many short-lived orphans when up", number(func(k *Knobs) *int { return &k.Orphans })},
-		{"oom", "0", "allocate and touch so many megabytes when up", number(func(k *Knobs) *int { return &k.OOM })},
-		{"spawn_diag", "0", "1: at the start of a shutdown start a helper in its own session that lives 5 s", truth(func(k *Knobs) *bool { return &k.SpawnDiag })},
+		{"leak_child", "", "leave a child behind: plain, setsid, doublefork or doublefork-setsid-cleanenv", leakKindSetter(func(k *Knobs) *string { return &k.LeakChild })},
+		{"leak_for", "10m", "how long that child lives", durationSetter(func(k *Knobs) *time.Duration { return &k.LeakLifetime })},
+		{"orphans", "0", "make so many short-lived orphans when up", intSetter(func(k *Knobs) *int { return &k.OrphanCount })},
+		{"oom", "0", "allocate and touch so many megabytes when up", intSetter(func(k *Knobs) *int { return &k.AllocateMB })},
+		{"spawn_diag", "0", "1: at the start of a shutdown start a helper in its own session that lives 5 s", boolSetter(func(k *Knobs) *bool { return &k.SpawnDiagnostic })},
 	}
 }
 
-func duration(field func(*Knobs) *time.Duration) func(*Knobs, string) error {
+func durationSetter(field func(*Knobs) *time.Duration) func(*Knobs, string) error {
 	return func(k *Knobs, value string) error {
 		d, err := time.ParseDuration(value)
 		if err != nil {
@@ -74,7 +74,7 @@ func duration(field func(*Knobs) *time.Duration) func(*Knobs, string) error {
 	}
 }
 
-func number(field func(*Knobs) *int) func(*Knobs, string) error {
+func intSetter(field func(*Knobs) *int) func(*Knobs, string) error {
 	return func(k *Knobs, value string) error {
 		n, err := strconv.ParseUint(value, 10, 31)
 		if err != nil {
@@ -85,7 +85,7 @@ func number(field func(*Knobs) *int) func(*Knobs, string) error {
 	}
 }
 
-func object(field func(*Knobs) *json.RawMessage) func(*Knobs, string) error {
+func jsonSetter(field func(*Knobs) *json.RawMessage) func(*Knobs, string) error {
 	return func(k *Knobs, value string) error {
 		var members map[string]json.RawMessage
 		if value != "" && json.Unmarshal([]byte(value), &members) != nil {
@@ -96,7 +96,7 @@ func object(field func(*Knobs) *json.RawMessage) func(*Knobs, string) error {
 	}
 }
 
-func optionalCode(field func(*Knobs) *int) func(*Knobs, string) error {
+func exitCodeSetter(field func(*Knobs) *int) func(*Knobs, string) error {
 	return func(k *Knobs, value string) error {
 		if value == "" {
 			*field(k) = NoExit
@@ -111,7 +111,7 @@ func optionalCode(field func(*Knobs) *int) func(*Knobs, string) error {
 	}
 }
 
-func truth(field func(*Knobs) *bool) func(*Knobs, string) error {
+func boolSetter(field func(*Knobs) *bool) func(*Knobs, string) error {
 	return func(k *Knobs, value string) error {
 		switch strings.ToLower(value) {
 		case "1", "true", "yes", "on":
@@ -125,7 +125,7 @@ func truth(field func(*Knobs) *bool) func(*Knobs, string) error {
 	}
 }
 
-func signal(field func(*Knobs) *unix.Signal) func(*Knobs, string) error {
+func signalSetter(field func(*Knobs) *unix.Signal) func(*Knobs, string) error {
 	return func(k *Knobs, value string) error {
 		name := strings.ToUpper(value)
 		sig := unix.SignalNum("SIG" + strings.TrimPrefix(name, "SIG"))
@@ -137,19 +137,19 @@ func signal(field func(*Knobs) *unix.Signal) func(*Knobs, string) error {
 	}
 }
 
-func rate(field func(*Knobs) *int) func(*Knobs, string) error {
+func rateSetter(field func(*Knobs) *int) func(*Knobs, string) error {
 	return func(k *Knobs, value string) error {
 		if value == "max" {
 			*field(k) = FloodMax
 			return nil
 		}
-		return number(field)(k, value)
+		return intSetter(field)(k, value)
 	}
 }
 
-func leak(field func(*Knobs) *string) func(*Knobs, string) error {
+func leakKindSetter(field func(*Knobs) *string) func(*Knobs, string) error {
 	return func(k *Knobs, value string) error {
-		if value != "" && !slices.Contains([]string{LeakPlain, LeakSetsid, LeakDoubleFork, LeakDaemon}, value) {
+		if value != "" && !slices.Contains([]string{LeakSameSession, LeakSetsid, LeakDoubleFork, LeakDaemon}, value) {
 			return fmt.Errorf("%q is none of plain, setsid, doublefork, doublefork-setsid-cleanenv", value)
 		}
 		*field(k) = value

@@ -15,23 +15,23 @@ import (
 	"time"
 )
 
-// Replace writes data to path, so that readers see either the old or the new content. It writes a temporary file in the same
+// ReplaceFile writes data to path, so that readers see either the old or the new content. It writes a temporary file in the same
 // directory, syncs it, renames it, and syncs the directory. If path is a symbolic link, it replaces the link's target. An
 // existing file keeps its mode; a new one gets mode. tempPattern is the pattern of the temporary name for os.CreateTemp.
-func Replace(path string, data []byte, mode fs.FileMode, tempPattern string) error {
+func ReplaceFile(path string, data []byte, mode fs.FileMode, tempPattern string) error {
 	if target, err := filepath.EvalSymlinks(path); err == nil {
 		path = target
 	}
 	if info, err := os.Stat(path); err == nil {
 		mode = info.Mode().Perm()
 	}
-	if err := replace(path, data, mode, tempPattern); err != nil {
+	if err := replaceTarget(path, data, mode, tempPattern); err != nil {
 		return fmt.Errorf("cannot write %q: %w", path, err)
 	}
 	return nil
 }
 
-func replace(path string, data []byte, mode fs.FileMode, tempPattern string) (err error) {
+func replaceTarget(path string, data []byte, mode fs.FileMode, tempPattern string) (err error) {
 	temp, err := os.CreateTemp(filepath.Dir(path), tempPattern)
 	if err != nil {
 		return err
@@ -68,7 +68,7 @@ func syncDir(dir string) {
 	_ = d.Close()
 }
 
-func removeIfThere(path string) error {
+func removeIfExists(path string) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

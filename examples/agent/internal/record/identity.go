@@ -21,8 +21,8 @@ type Identity struct {
 	StartTime *uint64  `json:"start_time"` // Clock ticks since boot, field 22 of /proc/PID/stat; nil when unknown.
 }
 
-// Self returns the identity of this process.
-func Self() Identity {
+// CurrentProcess returns the identity of this process.
+func CurrentProcess() Identity {
 	id := Identity{PID: os.Getpid(), Kind: "hermes-gateway", Argv: slices.Clone(os.Args)}
 	if _, start, err := procStat(id.PID); err == nil {
 		id.StartTime = &start

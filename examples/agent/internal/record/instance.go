@@ -13,8 +13,8 @@ import (
 func pidPath(home string) string  { return filepath.Join(home, "gateway.pid") }
 func lockPath(home string) string { return filepath.Join(home, "gateway.lock") }
 
-// Running returns the gateway in the pid file of a home, and whether it is alive.
-func Running(home string) (Identity, bool) {
+// RunningGateway returns the gateway in the pid file of a home, and whether it is alive.
+func RunningGateway(home string) (Identity, bool) {
 	id, err := readIdentity(pidPath(home))
 	if err != nil {
 		return Identity{}, false
@@ -31,10 +31,10 @@ func (e *LockedError) Error() string {
 	return fmt.Sprintf("gateway.lock is held by PID %d", e.Owner.PID)
 }
 
-// Lock takes the lock of a home without waiting, and writes id into the lock file. The lock is held as long as the returned
-// file is open; no child inherits it. The lock file is never removed. If another process holds the lock, the error is a
+// LockGateway takes the lock of a home without waiting, and writes id into the lock file. The lock is held as long as the
+// returned file is open; no child inherits it. The lock file is never removed. If another process holds the lock, the error is a
 // *LockedError.
-func Lock(home string, id Identity) (*os.File, error) {
+func LockGateway(home string, id Identity) (*os.File, error) {
 	file, err := os.OpenFile(lockPath(home), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("cannot open the gateway lock: %w", err)
@@ -92,5 +92,5 @@ func RemovePID(home string, pid int) error {
 	if err != nil || id.PID != pid {
 		return nil
 	}
-	return removeIfThere(pidPath(home))
+	return removeIfExists(pidPath(home))
 }

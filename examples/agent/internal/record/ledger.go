@@ -9,9 +9,9 @@ import (
 	"time"
 )
 
-// A Ledger is a file in which a gateway process records that it runs, and later that it has ended cleanly. The next gateway
+// An ExitLedger is a file in which a gateway process records that it runs, and later that it has ended cleanly. The next gateway
 // reads it.
-type Ledger struct {
+type ExitLedger struct {
 	home  string
 	pid   int
 	start float64
@@ -30,11 +30,11 @@ type ledgerFile struct {
 
 func ledgerPath(home string) string { return filepath.Join(home, "state", "gateway.lifecycle.json") }
 
-// Open writes the phase "running" for this process. priorUnclean is true if the previous gateway did not end cleanly. In this
-// case Open also appends a line to logs/gateway-exit-diag.log.
-func Open(home string) (ledger *Ledger, priorUnclean bool, err error) {
+// OpenLedger writes the phase "running" for this process. priorUnclean is true if the previous gateway did not end cleanly. In
+// this case OpenLedger also appends a line to logs/gateway-exit-diag.log.
+func OpenLedger(home string) (ledger *ExitLedger, priorUnclean bool, err error) {
 	now := time.Now()
-	ledger = &Ledger{home: home, pid: os.Getpid(), start: float64(now.UnixMicro()) / 1e6}
+	ledger = &ExitLedger{home: home, pid: os.Getpid(), start: float64(now.UnixMicro()) / 1e6}
 	prior, priorErr := readLedger(home)
 	priorUnclean = priorErr == nil && prior.Phase == "running"
 	err = writeLedger(home, ledgerFile{
@@ -47,7 +47,7 @@ func Open(home string) (ledger *Ledger, priorUnclean bool, err error) {
 }
 
 // Close writes the phase "exited", unless another process has already written to the ledger.
-func (l *Ledger) Close(code int, reason string) error {
+func (l *ExitLedger) Close(code int, reason string) error {
 	if current, err := readLedger(l.home); err == nil && current.PID != l.pid {
 		return nil
 	}
@@ -73,7 +73,7 @@ func writeLedger(home string, content ledgerFile) error {
 	if err := os.MkdirAll(filepath.Dir(ledgerPath(home)), 0o755); err != nil {
 		return fmt.Errorf("cannot write the lifecycle ledger: %w", err)
 	}
-	return Replace(ledgerPath(home), data, 0o600, ".gateway.lifecycle_*.tmp")
+	return ReplaceFile(ledgerPath(home), data, 0o600, ".gateway.lifecycle_*.tmp")
 }
 
 func appendDiagnosis(home string, prior ledgerFile, now time.Time) error {

@@ -10,14 +10,14 @@ import (
 // MarkerTTL is how long a marker is valid after it was written.
 const MarkerTTL = 60 * time.Second
 
-// A Marker is the name of a file that tells a gateway the meaning of the next signal. The sender of the signal writes it
+// A SignalMarker is the name of a file that tells a gateway the meaning of the next signal. The sender of the signal writes it
 // first.
-type Marker string
+type SignalMarker string
 
 // The two markers of the Hermes agent.
 const (
-	PlannedStop Marker = ".gateway-planned-stop.json"
-	Takeover    Marker = ".gateway-takeover.json"
+	PlannedStopMarker SignalMarker = ".gateway-planned-stop.json"
+	TakeoverMarker    SignalMarker = ".gateway-takeover.json"
 )
 
 type markerFile struct {
@@ -30,9 +30,9 @@ type markerFile struct {
 
 // Write writes the marker for the gateway target into the gateway's home, with the pid of this process as its author. Call it
 // before you send the signal.
-func (m Marker) Write(home string, target Identity) error {
+func (m SignalMarker) Write(home string, target Identity) error {
 	content := markerFile{TargetPID: target.PID, TargetStartTime: target.StartTime, WrittenAt: Timestamp(time.Now())}
-	if m == Takeover {
+	if m == TakeoverMarker {
 		content.ReplacerPID = os.Getpid()
 	} else {
 		content.StopperPID = os.Getpid()
@@ -41,13 +41,13 @@ func (m Marker) Write(home string, target Identity) error {
 	if err != nil {
 		return err
 	}
-	return Replace(filepath.Join(home, string(m)), data, 0o600, string(m)+"_*.tmp")
+	return ReplaceFile(filepath.Join(home, string(m)), data, 0o600, string(m)+"_*.tmp")
 }
 
 // Consume reports whether the marker is for the process self, and deletes it in that case. It also deletes a marker that is
 // malformed or older than MarkerTTL. It keeps a newer marker for another process. It compares the start times only if both
 // are known.
-func (m Marker) Consume(home string, self Identity) bool {
+func (m SignalMarker) Consume(home string, self Identity) bool {
 	path := filepath.Join(home, string(m))
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -55,19 +55,19 @@ func (m Marker) Consume(home string, self Identity) bool {
 	}
 	var content markerFile
 	if json.Unmarshal(data, &content) != nil || content.TargetPID <= 0 || !isFresh(content.WrittenAt) {
-		_ = removeIfThere(path)
+		_ = removeIfExists(path)
 		return false
 	}
-	if content.TargetPID != self.PID || !sameStart(content.TargetStartTime, self.StartTime) {
+	if content.TargetPID != self.PID || !sameStartTime(content.TargetStartTime, self.StartTime) {
 		return false
 	}
-	_ = removeIfThere(path)
+	_ = removeIfExists(path)
 	return true
 }
 
 // Clear removes the marker, whatever its content.
-func (m Marker) Clear(home string) {
-	_ = removeIfThere(filepath.Join(home, string(m)))
+func (m SignalMarker) Clear(home string) {
+	_ = removeIfExists(filepath.Join(home, string(m)))
 }
 
 func isFresh(writtenAt string) bool {
@@ -75,6 +75,6 @@ func isFresh(writtenAt string) bool {
 	return err == nil && time.Since(at).Abs() <= MarkerTTL
 }
 
-func sameStart(a, b *uint64) bool {
+func sameStartTime(a, b *uint64) bool {
 	return a == nil || b == nil || *a == *b
 }

@@ -23,7 +23,7 @@ func TestReplaceFollowsTheLinkAndKeepsTheMode(t *testing.T) {
 	if err := os.Symlink(target, link); err != nil {
 		t.Fatal(err)
 	}
-	if err := Replace(link, []byte("new"), 0o600, ".temp_*"); err != nil {
+	if err := ReplaceFile(link, []byte("new"), 0o600, ".temp_*"); err != nil {
 		t.Fatal(err)
 	}
 	info, err := os.Lstat(link)
@@ -37,7 +37,7 @@ func TestReplaceFollowsTheLinkAndKeepsTheMode(t *testing.T) {
 	if data, err := os.ReadFile(target); err != nil || string(data) != "new" {
 		t.Errorf("the target holds %q: %v", data, err)
 	}
-	if err := Replace(filepath.Join(dir, "no", "where"), nil, 0o600, ".temp_*"); err == nil {
+	if err := ReplaceFile(filepath.Join(dir, "no", "where"), nil, 0o600, ".temp_*"); err == nil {
 		t.Error("a file was written into a directory that is not there")
 	}
 }
@@ -49,7 +49,7 @@ func TestUpdateStateStartsOverWhatIsNoObject(t *testing.T) {
 		if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if err := UpdateState(home, map[string]any{"gateway_state": Up}); err != nil {
+		if err := UpdateState(home, map[string]any{"gateway_state": StateRunning}); err != nil {
 			t.Fatal(err)
 		}
 		data, err := os.ReadFile(path)
@@ -61,7 +61,7 @@ func TestUpdateStateStartsOverWhatIsNoObject(t *testing.T) {
 }
 
 func TestAliveTellsThePidApartFromItsFormerOwner(t *testing.T) {
-	self := Self()
+	self := CurrentProcess()
 	if !self.Alive() {
 		t.Error("this process is not alive")
 	}
@@ -81,19 +81,19 @@ func TestAliveTellsThePidApartFromItsFormerOwner(t *testing.T) {
 
 func TestLockHasOneHolder(t *testing.T) {
 	home := t.TempDir()
-	self := Self()
-	lock, err := Lock(home, self)
+	self := CurrentProcess()
+	lock, err := LockGateway(home, self)
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = Lock(home, self)
+	_, err = LockGateway(home, self)
 	if locked := (*LockedError)(nil); !errors.As(err, &locked) || locked.Owner.PID != self.PID {
 		t.Errorf("the second lock: %v", err)
 	}
 	if err := lock.Close(); err != nil {
 		t.Fatal(err)
 	}
-	again, err := Lock(home, self)
+	again, err := LockGateway(home, self)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestLockHasOneHolder(t *testing.T) {
 
 func TestPIDFileOfAnotherIsKept(t *testing.T) {
 	home := t.TempDir()
-	self := Self()
+	self := CurrentProcess()
 	for range 2 { // In the second round, the file is stale.
 		if err := WritePID(home, self); err != nil {
 			t.Fatal(err)
@@ -111,7 +111,7 @@ func TestPIDFileOfAnotherIsKept(t *testing.T) {
 	if err := RemovePID(home, self.PID+1); err != nil {
 		t.Fatal(err)
 	}
-	if id, alive := Running(home); !alive || id.PID != self.PID {
+	if id, alive := RunningGateway(home); !alive || id.PID != self.PID {
 		t.Errorf("somebody else removed it: %+v %t", id, alive)
 	}
 	if err := RemovePID(home, self.PID); err != nil {
@@ -124,31 +124,31 @@ func TestPIDFileOfAnotherIsKept(t *testing.T) {
 
 func TestMarkerForSomebodyElseIsLeft(t *testing.T) {
 	home := t.TempDir()
-	self := Self()
+	self := CurrentProcess()
 	other := Identity{PID: self.PID + 1}
-	if err := PlannedStop.Write(home, other); err != nil {
+	if err := PlannedStopMarker.Write(home, other); err != nil {
 		t.Fatal(err)
 	}
-	data, err := os.ReadFile(filepath.Join(home, string(PlannedStop)))
+	data, err := os.ReadFile(filepath.Join(home, string(PlannedStopMarker)))
 	if err != nil || !bytes.Contains(data, []byte(`"target_start_time":null,"stopper_pid":`)) {
 		t.Errorf("the marker is %s: %v", data, err)
 	}
-	if PlannedStop.Consume(home, self) {
+	if PlannedStopMarker.Consume(home, self) {
 		t.Error("it was taken by the wrong process")
 	}
-	if Takeover.Consume(home, other) {
+	if TakeoverMarker.Consume(home, other) {
 		t.Error("it was taken for the other kind")
 	}
-	if !PlannedStop.Consume(home, other) || PlannedStop.Consume(home, other) {
+	if !PlannedStopMarker.Consume(home, other) || PlannedStopMarker.Consume(home, other) {
 		t.Error("it does not work exactly once")
 	}
 }
 
 func TestFreshTakesTheTimestampsBothSidesWrite(t *testing.T) {
-	synctest.Test(t, freshTakesTheTimestampsBothSidesWrite) // In virtual time, because a stamp of whole seconds looks old otherwise.
+	synctest.Test(t, testIsFreshFormats) // In virtual time, because a stamp of whole seconds looks old otherwise.
 }
 
-func freshTakesTheTimestampsBothSidesWrite(t *testing.T) {
+func testIsFreshFormats(t *testing.T) {
 	now := time.Now()
 	for written, want := range map[string]bool{
 		Timestamp(now): true,
@@ -166,7 +166,7 @@ func freshTakesTheTimestampsBothSidesWrite(t *testing.T) {
 
 func TestLedgerOfAnotherProcessIsLeft(t *testing.T) {
 	home := t.TempDir()
-	ledger, unclean, err := Open(home)
+	ledger, unclean, err := OpenLedger(home)
 	if err != nil || unclean {
 		t.Fatalf("%t %v", unclean, err)
 	}

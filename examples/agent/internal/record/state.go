@@ -10,11 +10,11 @@ import (
 
 // Values of gateway_state that this agent writes.
 const (
-	Starting      = "starting"
-	Up            = "running"
-	Draining      = "draining"
-	Stopped       = "stopped"
-	StartupFailed = "startup_failed"
+	StateStarting      = "starting"
+	StateRunning       = "running"
+	StateDraining      = "draining"
+	StateStopped       = "stopped"
+	StateStartupFailed = "startup_failed"
 )
 
 // UpdateState merges fields into gateway_state.json of a home and sets updated_at. It keeps other keys, such as the
@@ -22,7 +22,7 @@ const (
 // Writers don't lock the file, so a change that another program makes between the read and the rename is lost.
 func UpdateState(home string, fields map[string]any) error {
 	path := filepath.Join(home, "gateway_state.json")
-	state := readObject(path)
+	state := readJSONObject(path)
 	for key, value := range fields {
 		raw, err := json.Marshal(value)
 		if err != nil {
@@ -39,11 +39,11 @@ func UpdateState(home string, fields map[string]any) error {
 	if err != nil {
 		return err
 	}
-	return Replace(path, data, 0o600, ".gateway_state_*.tmp")
+	return ReplaceFile(path, data, 0o600, ".gateway_state_*.tmp")
 }
 
-// readObject returns the top-level keys of a JSON object with their values untouched.
-func readObject(path string) map[string]json.RawMessage {
+// readJSONObject returns the top-level keys of a JSON object with their values untouched.
+func readJSONObject(path string) map[string]json.RawMessage {
 	var object map[string]json.RawMessage
 	data, err := os.ReadFile(path)
 	if err == nil {

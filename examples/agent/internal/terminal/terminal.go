@@ -25,27 +25,27 @@ import (
 
 // Options holds the settings that the agent reads from its environment.
 type Options struct {
-	Docker   string // Path of the docker command.
-	Image    string
-	Task     string
-	Profile  string
-	Dir      string // Parent of the directories that are mounted at /root and /workspace; "": no such mounts.
-	Persist  bool   // Whether the container outlives the process.
-	Lifetime time.Duration
-	Env      []string // Value of docker_env: words of the form NAME=value.
-	Forward  []string // Value of docker_forward_env: names of variables.
-	Extra    []string // Value of docker_extra_args: arguments for docker.
-	Slow     int      // Factor for the time limits of the docker command; 0 means 1.
+	Docker        string // Path of the docker command.
+	Image         string
+	Task          string
+	Profile       string
+	Dir           string // Parent of the directories that are mounted at /root and /workspace; "": no such mounts.
+	Persist       bool   // Whether the container outlives the process.
+	Lifetime      time.Duration
+	Env           []string // Value of docker_env: words of the form NAME=value.
+	ForwardEnv    []string // Value of docker_forward_env: names of variables.
+	DockerArgs    []string // Value of docker_extra_args: arguments for docker.
+	TimeoutFactor int      // Factor for the time limits of the docker command; 0 means 1.
 }
 
 // Terminal is one container in which the agent runs commands.
 type Terminal struct {
-	opt     Options
-	id      string // ID of the container.
-	session string
-	cwd     string
-	ready   bool // Whether the snapshot of the shell's environment exists.
-	run     []string
+	options       Options
+	containerID   string // ID of the container.
+	sessionID     string
+	cwd           string
+	hasSnapshot   bool // Whether the snapshot of the shell's environment exists.
+	dockerRunArgs []string
 }
 
 // Result is the output and the exit code of a command.
@@ -59,36 +59,36 @@ type Result struct {
 func New(o Options) (*Terminal, error) {
 	b := make([]byte, 6)
 	_, _ = rand.Read(b)
-	t := &Terminal{opt: o, session: hex.EncodeToString(b), cwd: "/root"}
-	t.reap()
-	if r := t.docker(5*time.Second, "version"); r.Code != 0 {
+	t := &Terminal{options: o, sessionID: hex.EncodeToString(b), cwd: "/root"}
+	t.removeOldContainers()
+	if r := t.runDocker(5*time.Second, "version"); r.Code != 0 {
 		return nil, fmt.Errorf("docker command is available but 'docker version' failed: %s", r.Output)
 	}
-	t.run = t.runArgs()
-	if o.Persist && t.attach() {
-		return t, t.snapshot()
+	t.dockerRunArgs = t.runArgs()
+	if o.Persist && t.findContainer() {
+		return t, t.saveShellEnv()
 	}
-	if err := t.create(); err != nil {
+	if err := t.createContainer(); err != nil {
 		return nil, err
 	}
-	return t, t.snapshot()
+	return t, t.saveShellEnv()
 }
 
 // Container returns the id of the container.
-func (t *Terminal) Container() string { return t.id }
+func (t *Terminal) Container() string { return t.containerID }
 
-// docker runs the docker command with a time limit and an empty standard input.
-func (t *Terminal) docker(limit time.Duration, args ...string) Result {
-	r, _ := t.client(limit*time.Duration(max(1, t.opt.Slow)), "", args...)
+// runDocker runs the docker command with a time limit and an empty standard input.
+func (t *Terminal) runDocker(limit time.Duration, args ...string) Result {
+	r, _ := t.runDockerInput(limit*time.Duration(max(1, t.options.TimeoutFactor)), "", args...)
 	return r
 }
 
-// client runs the docker command. timedOut is true if it was killed with SIGKILL at the time limit.
-func (t *Terminal) client(limit time.Duration, stdin string, args ...string) (r Result, timedOut bool) {
+// runDockerInput runs the docker command. timedOut is true if it was killed with SIGKILL at the time limit.
+func (t *Terminal) runDockerInput(limit time.Duration, stdin string, args ...string) (r Result, timedOut bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, t.opt.Docker, args...)
-	for _, name := range t.opt.Forward {
+	cmd := exec.CommandContext(ctx, t.options.Docker, args...)
+	for _, name := range t.options.ForwardEnv {
 		cmd.Env = append(os.Environ(), name+"="+os.Getenv(name))
 	}
 	if stdin != "" {
@@ -105,18 +105,18 @@ func (t *Terminal) client(limit time.Duration, stdin string, args ...string) (r 
 	return r, ctx.Err() != nil
 }
 
-// labels returns docker arguments for the container's labels. Each label is prefix and NAME=VALUE, and follows the word flag.
-func (t *Terminal) labels(flag, prefix string) []string {
+// labelArgs returns docker arguments for the container's labels. Each label is prefix and NAME=VALUE, and follows the word flag.
+func (t *Terminal) labelArgs(flag, prefix string) []string {
 	return []string{
-		flag, prefix + "hermes-agent=1", flag, prefix + "hermes-task-id=" + Sanitise(t.opt.Task), flag, prefix + "hermes-profile=" + Sanitise(t.opt.Profile),
+		flag, prefix + "hermes-agent=1", flag, prefix + "hermes-task-id=" + Sanitise(t.options.Task), flag, prefix + "hermes-profile=" + Sanitise(t.options.Profile),
 	}
 }
 
-var unsafe = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
+var unsafeCharacters = regexp.MustCompile(`[^A-Za-z0-9_.-]`)
 
 // Sanitise turns a name into a valid label value.
 func Sanitise(name string) string {
-	name = unsafe.ReplaceAllString(name, "_")
+	name = unsafeCharacters.ReplaceAllString(name, "_")
 	if len(name) > 63 {
 		name = name[:63]
 	}
@@ -126,10 +126,10 @@ func Sanitise(name string) string {
 	return name
 }
 
-// attach finds the container by its labels, and starts it if it isn't running.
-func (t *Terminal) attach() bool {
-	args := append([]string{"ps", "-a"}, t.labels("--filter", "label=")...)
-	r := t.docker(10*time.Second, append(args, "--format", "{{.ID}}\t{{.State}}")...)
+// findContainer finds the container by its labels, and starts it if it isn't running.
+func (t *Terminal) findContainer() bool {
+	args := append([]string{"ps", "-a"}, t.labelArgs("--filter", "label=")...)
+	r := t.runDocker(10*time.Second, append(args, "--format", "{{.ID}}\t{{.State}}")...)
 	if r.Code != 0 {
 		return false
 	}
@@ -140,38 +140,38 @@ func (t *Terminal) attach() bool {
 			continue
 		}
 		if s = strings.ToLower(s); s == "running" {
-			t.id = id
+			t.containerID = id
 			return true
 		}
 		if first == "" {
 			first, state = id, s
 		}
 	}
-	if state == "" || t.docker(30*time.Second, "start", first).Code != 0 {
+	if state == "" || t.runDocker(30*time.Second, "start", first).Code != 0 {
 		return false
 	}
-	t.id = first
+	t.containerID = first
 	return true
 }
 
-// create creates the container with docker run -d. After a failure it removes what is left of the container.
-func (t *Terminal) create() error {
+// createContainer creates the container with docker run -d. After a failure it removes what is left of the container.
+func (t *Terminal) createContainer() error {
 	b := make([]byte, 4)
 	_, _ = rand.Read(b)
 	name := "hermes-" + hex.EncodeToString(b)
 	args := []string{"run", "-d"}
-	entry := t.docker(15*time.Second, "image", "inspect", t.opt.Image, "--format", "{{json .Config.Entrypoint}}")
+	entry := t.runDocker(15*time.Second, "image", "inspect", t.options.Image, "--format", "{{json .Config.Entrypoint}}")
 	if !strings.Contains(entry.Output, `"/init"`) {
 		args = append(args, "--init")
 	}
 	args = append(args, "--name", name)
-	args = append(append(args, t.labels("--label", "")...), "-w", t.cwd)
-	r := t.docker(120*time.Second, append(append(args, t.run...), t.opt.Image, "sleep", "infinity")...)
+	args = append(append(args, t.labelArgs("--label", "")...), "-w", t.cwd)
+	r := t.runDocker(120*time.Second, append(append(args, t.dockerRunArgs...), t.options.Image, "sleep", "infinity")...)
 	if r.Code != 0 {
-		t.docker(10*time.Second, "rm", "-f", name)
+		t.runDocker(10*time.Second, "rm", "-f", name)
 		return fmt.Errorf("docker run failed with %d: %s", r.Code, r.Output)
 	}
-	t.id = strings.TrimSpace(r.Output)
+	t.containerID = strings.TrimSpace(r.Output)
 	return nil
 }
 
@@ -182,8 +182,8 @@ func (t *Terminal) runArgs() []string {
 	}
 	args = append(args, "--security-opt", "no-new-privileges", "--pids-limit", "256", "--tmpfs", "/tmp:rw,nosuid,size=512m",
 		"--tmpfs", "/var/tmp:rw,noexec,nosuid,size=256m", "--tmpfs", "/run:rw,noexec,nosuid,size=64m", "--cpus", "1", "--memory", "512m")
-	if t.opt.Dir != "" {
-		dir := filepath.Join(t.opt.Dir, "docker", t.opt.Task)
+	if t.options.Dir != "" {
+		dir := filepath.Join(t.options.Dir, "docker", t.options.Task)
 		for _, d := range []string{"home", "workspace"} {
 			_ = os.MkdirAll(filepath.Join(dir, d), 0o755) // Ignore the error, because docker reports the reason.
 		}
@@ -191,18 +191,18 @@ func (t *Terminal) runArgs() []string {
 	} else {
 		args = append(args, "--tmpfs", "/root:rw,exec,size=1g", "--tmpfs", "/home:rw,exec,size=1g", "--tmpfs", "/workspace:rw,exec,size=10g")
 	}
-	for _, kv := range t.opt.Env {
+	for _, kv := range t.options.Env {
 		args = append(args, "-e", kv)
 	}
-	return append(args, t.opt.Extra...)
+	return append(args, t.options.DockerArgs...)
 }
 
 // initEnv returns the docker exec flags that set the environment of a login shell.
 func (t *Terminal) initEnv() (flags []string) {
-	for _, kv := range t.opt.Env {
+	for _, kv := range t.options.Env {
 		flags = append(flags, "-e", kv)
 	}
-	for _, name := range t.opt.Forward {
+	for _, name := range t.options.ForwardEnv {
 		if os.Getenv(name) != "" {
 			flags = append(flags, "-e", name)
 		}
@@ -210,50 +210,50 @@ func (t *Terminal) initEnv() (flags []string) {
 	return flags
 }
 
-func (t *Terminal) file(kind, end string) string {
-	return "/tmp/hermes-" + kind + "-" + t.session + end
+func (t *Terminal) tempFile(kind, end string) string {
+	return "/tmp/hermes-" + kind + "-" + t.sessionID + end
 }
-func (t *Terminal) marker() string { return "__HERMES_CWD_" + t.session + "__" }
+func (t *Terminal) cwdMarker() string { return "__HERMES_CWD_" + t.sessionID + "__" }
 
-func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+func shellQuote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
 
-// snapshot saves the variables, functions and aliases that a login shell sets up to a file in the container. Later commands read
-// that file.
-func (t *Terminal) snapshot() error {
-	snap, cwd := t.file("snap", ".sh"), t.file("cwd", ".txt")
+// saveShellEnv saves the variables, functions and aliases that a login shell sets up to a file in the container. Later commands
+// read that file.
+func (t *Terminal) saveShellEnv() error {
+	snap, cwd := t.tempFile("snap", ".sh"), t.tempFile("cwd", ".txt")
 	script := strings.Join([]string{
 		"export -p > " + snap,
 		"declare -f | grep -vE '^_[^_]' >> " + snap,
 		"alias -p >> " + snap,
 		"echo 'shopt -s expand_aliases' >> " + snap, "echo 'set +e' >> " + snap, "echo 'set +u' >> " + snap,
-		"cd " + quote(t.cwd) + " 2>/dev/null || true",
-		"pwd -P > " + cwd, t.print(),
+		"cd " + shellQuote(t.cwd) + " 2>/dev/null || true",
+		"pwd -P > " + cwd, t.printCwdCommand(),
 	}, "\n")
-	args := append(append([]string{"exec"}, t.initEnv()...), t.id, "bash", "-l", "-c", script)
-	r, timedOut := t.client(30*time.Second*time.Duration(max(1, t.opt.Slow)), "", args...)
+	args := append(append([]string{"exec"}, t.initEnv()...), t.containerID, "bash", "-l", "-c", script)
+	r, timedOut := t.runDockerInput(30*time.Second*time.Duration(max(1, t.options.TimeoutFactor)), "", args...)
 	if timedOut {
 		return errors.New("cannot take a snapshot: out of time")
 	}
-	t.ready = true
-	t.takeWorkingDir(r.Output)
+	t.hasSnapshot = true
+	t.extractWorkingDir(r.Output)
 	return nil
 }
 
-func (t *Terminal) print() string {
-	return `printf '\n` + t.marker() + `%s` + t.marker() + `\n' "$(pwd -P)"`
+func (t *Terminal) printCwdCommand() string {
+	return `printf '\n` + t.cwdMarker() + `%s` + t.cwdMarker() + `\n' "$(pwd -P)"`
 }
 
-// wrap returns the script that runs a command in the current directory, with the saved environment.
-func (t *Terminal) wrap(command string) string {
+// wrapCommand returns the script that runs a command in the current directory, with the saved environment.
+func (t *Terminal) wrapCommand(command string) string {
 	var lines []string
-	if t.ready {
-		lines = append(lines, "source "+t.file("snap", ".sh")+" >/dev/null 2>&1 || true")
+	if t.hasSnapshot {
+		lines = append(lines, "source "+t.tempFile("snap", ".sh")+" >/dev/null 2>&1 || true")
 	}
-	lines = append(lines, "builtin cd -- "+quoteDir(t.cwd)+" || exit 126", "eval "+quote(command), "__hermes_ec=$?")
-	if t.ready {
-		lines = append(lines, "export -p > "+t.file("snap", ".sh")+" 2>/dev/null || true")
+	lines = append(lines, "builtin cd -- "+quoteDir(t.cwd)+" || exit 126", "eval "+shellQuote(command), "__hermes_ec=$?")
+	if t.hasSnapshot {
+		lines = append(lines, "export -p > "+t.tempFile("snap", ".sh")+" 2>/dev/null || true")
 	}
-	lines = append(lines, "pwd -P > "+t.file("cwd", ".txt")+" 2>/dev/null || true", t.print(), "exit $__hermes_ec")
+	lines = append(lines, "pwd -P > "+t.tempFile("cwd", ".txt")+" 2>/dev/null || true", t.printCwdCommand(), "exit $__hermes_ec")
 	return strings.Join(lines, "\n")
 }
 
@@ -262,15 +262,15 @@ func quoteDir(dir string) string {
 	case dir == "~":
 		return "~"
 	case strings.HasPrefix(dir, "~/"):
-		return "$HOME/" + quote(dir[2:])
+		return "$HOME/" + shellQuote(dir[2:])
 	}
-	return quote(dir)
+	return shellQuote(dir)
 }
 
-// takeWorkingDir removes the working directory from an output, in which the script has printed it between markers. It stores the
-// directory in t.cwd and returns the rest of the output.
-func (t *Terminal) takeWorkingDir(output string) string {
-	m := t.marker()
+// extractWorkingDir removes the working directory from an output, in which the script has printed it between markers. It stores
+// the directory in t.cwd and returns the rest of the output.
+func (t *Terminal) extractWorkingDir(output string) string {
+	m := t.cwdMarker()
 	last := strings.LastIndex(output, m)
 	if last < 0 {
 		return output
@@ -299,14 +299,14 @@ func (t *Terminal) takeWorkingDir(output string) string {
 // Exec runs a command. At the time limit, it kills only the docker command, and not the command in the container. If the
 // container seems to be gone, Exec creates it again and repeats the command once.
 func (t *Terminal) Exec(command, stdin string, limit time.Duration) Result {
-	script := t.wrap(command)
+	script := t.wrapCommand(command)
 	r := t.exec(script, stdin, limit)
-	if r.Code != 0 && t.opt.Persist && isContainerMissing(r.Output) {
-		if t.recover() {
+	if r.Code != 0 && t.options.Persist && isContainerMissing(r.Output) {
+		if t.recreateContainer() {
 			r = t.exec(script, stdin, limit)
 		}
 	}
-	r.Output = t.takeWorkingDir(r.Output)
+	r.Output = t.extractWorkingDir(r.Output)
 	return r
 }
 
@@ -315,12 +315,12 @@ func (t *Terminal) exec(script, stdin string, limit time.Duration) Result {
 	if stdin != "" {
 		args = append(args, "-i")
 	}
-	shell := []string{t.id, "bash", "-c", script}
-	if !t.ready {
+	shell := []string{t.containerID, "bash", "-c", script}
+	if !t.hasSnapshot {
 		args = append(args, t.initEnv()...)
-		shell = []string{t.id, "bash", "-l", "-c", script}
+		shell = []string{t.containerID, "bash", "-l", "-c", script}
 	}
-	r, timedOut := t.client(limit, stdin, append(args, shell...)...)
+	r, timedOut := t.runDockerInput(limit, stdin, append(args, shell...)...)
 	if timedOut {
 		if r.Output != "" {
 			r.Output += "\n"
@@ -334,35 +334,35 @@ func isContainerMissing(output string) bool {
 	return strings.Contains(output, "No such container") || strings.Contains(output, "no such container") || strings.Contains(output, "is not running")
 }
 
-func (t *Terminal) recover() bool {
-	t.id = ""
-	return (t.attach() || t.create() == nil) && t.snapshot() == nil
+func (t *Terminal) recreateContainer() bool {
+	t.containerID = ""
+	return (t.findContainer() || t.createContainer() == nil) && t.saveShellEnv() == nil
 }
 
 // Close removes the container. It keeps a persistent container unless force is true.
 func (t *Terminal) Close(force bool) {
-	if t.id == "" || t.opt.Persist && !force {
-		t.id = ""
+	if t.containerID == "" || t.options.Persist && !force {
+		t.containerID = ""
 		return
 	}
-	t.docker(30*time.Second, "stop", "-t", "10", t.id)
-	t.docker(30*time.Second, "rm", "-f", t.id)
-	t.id = ""
+	t.runDocker(30*time.Second, "stop", "-t", "10", t.containerID)
+	t.runDocker(30*time.Second, "rm", "-f", t.containerID)
+	t.containerID = ""
 }
 
-// reap removes the containers of this profile that exited long ago.
-func (t *Terminal) reap() {
-	r := t.docker(15*time.Second, "ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "status=exited",
-		"--filter", "label=hermes-profile="+Sanitise(t.opt.Profile), "--format", "{{.ID}}")
+// removeOldContainers removes the containers of this profile that exited long ago.
+func (t *Terminal) removeOldContainers() {
+	r := t.runDocker(15*time.Second, "ps", "-a", "--filter", "label=hermes-agent=1", "--filter", "status=exited",
+		"--filter", "label=hermes-profile="+Sanitise(t.options.Profile), "--format", "{{.ID}}")
 	if r.Code != 0 {
 		return
 	}
-	most := 2 * max(time.Minute, t.opt.Lifetime)
+	most := 2 * max(time.Minute, t.options.Lifetime)
 	for id := range strings.FieldsSeq(r.Output) {
-		at := strings.TrimSpace(t.docker(10*time.Second, "inspect", "--format", "{{.State.FinishedAt}}", id).Output)
+		at := strings.TrimSpace(t.runDocker(10*time.Second, "inspect", "--format", "{{.State.FinishedAt}}", id).Output)
 		ended, err := time.Parse(time.RFC3339Nano, at)
 		if err == nil && ended.Year() > 1 && time.Since(ended) >= most {
-			t.docker(30*time.Second, "rm", "-f", id)
+			t.runDocker(30*time.Second, "rm", "-f", id)
 		}
 	}
 }
@@ -395,7 +395,7 @@ func FromEnv(getenv func(string) string, home, profile string) (Options, error) 
 			o.Dir = filepath.Join(home, "sandboxes")
 		}
 	}
-	for name, list := range map[string]*[]string{"TERMINAL_DOCKER_FORWARD_ENV": &o.Forward, "TERMINAL_DOCKER_EXTRA_ARGS": &o.Extra} {
+	for name, list := range map[string]*[]string{"TERMINAL_DOCKER_FORWARD_ENV": &o.ForwardEnv, "TERMINAL_DOCKER_EXTRA_ARGS": &o.DockerArgs} {
 		if err := json.Unmarshal([]byte(cmp.Or(getenv(name), "[]")), list); err != nil {
 			return o, fmt.Errorf("%s: %w", name, err)
 		}
@@ -404,6 +404,6 @@ func FromEnv(getenv func(string) string, home, profile string) (Options, error) 
 		o.Lifetime = time.Duration(n) * time.Second
 	}
 	// Ignore the error; only tests set this variable, for machines that are many times as slow.
-	o.Slow, _ = strconv.Atoi(getenv("EXAMPLE_AGENT_SLOW"))
+	o.TimeoutFactor, _ = strconv.Atoi(getenv("EXAMPLE_AGENT_SLOW"))
 	return o, nil
 }

@@ -6,25 +6,25 @@ import (
 	"testing"
 )
 
-func term(cwd string, ready bool) *Terminal {
-	return &Terminal{session: "0123456789ab", cwd: cwd, ready: ready}
+func newTestTerminal(cwd string, ready bool) *Terminal {
+	return &Terminal{sessionID: "0123456789ab", cwd: cwd, hasSnapshot: ready}
 }
 
 func TestWrap(t *testing.T) {
-	lines := strings.Split(term("/root", true).wrap("echo hi"), "\n")
+	lines := strings.Split(newTestTerminal("/root", true).wrapCommand("echo hi"), "\n")
 	for i, want := range []string{"source /tmp/hermes-snap-0123456789ab.sh", "builtin cd -- '/root' || exit 126", "eval 'echo hi'", "__hermes_ec=$?", "export -p > ", "pwd -P > /tmp/hermes-cwd-", "printf", "exit $__hermes_ec"} {
 		if !strings.HasPrefix(lines[i], want) {
 			t.Errorf("line %d is %q, want %q", i, lines[i], want)
 		}
 	}
-	if got := term("/root", false).wrap("x"); strings.Contains(got, "source") || strings.Contains(got, "export -p") {
+	if got := newTestTerminal("/root", false).wrapCommand("x"); strings.Contains(got, "source") || strings.Contains(got, "export -p") {
 		t.Errorf("without a snapshot: %s", got)
 	}
-	if got := term("/root", true).wrap("echo 'a'"); !strings.Contains(got, `eval 'echo '\''a'\'''`) {
+	if got := newTestTerminal("/root", true).wrapCommand("echo 'a'"); !strings.Contains(got, `eval 'echo '\''a'\'''`) {
 		t.Errorf("quotes: %s", got)
 	}
 	for dir, want := range map[string]string{"~": "cd -- ~ ", "~/x y": "cd -- $HOME/'x y' ", "-x": "cd -- '-x' ", "/a b": "cd -- '/a b' "} {
-		if got := term(dir, true).wrap("x"); !strings.Contains(got, want) {
+		if got := newTestTerminal(dir, true).wrapCommand("x"); !strings.Contains(got, want) {
 			t.Errorf("%s: %s", dir, got)
 		}
 	}
@@ -37,18 +37,18 @@ func TestWrapRuns(t *testing.T) {
 		t.Skip(err)
 	}
 	run := func(x *Terminal, command string) (string, int) {
-		cmd := exec.CommandContext(t.Context(), bash, "-c", x.wrap(command))
+		cmd := exec.CommandContext(t.Context(), bash, "-c", x.wrapCommand(command))
 		out, _ := cmd.CombinedOutput()
-		return x.takeWorkingDir(string(out)), cmd.ProcessState.ExitCode()
+		return x.extractWorkingDir(string(out)), cmd.ProcessState.ExitCode()
 	}
-	x := term(t.TempDir(), false)
+	x := newTestTerminal(t.TempDir(), false)
 	if out, code := run(x, "mkdir 'a b'; cd 'a b'; echo in; (exit 7)"); out != "in\n" || code != 7 || !strings.HasSuffix(x.cwd, "/a b") {
 		t.Errorf("%q, %d, in %s", out, code, x.cwd)
 	}
 	if out, code := run(x, "pwd"); out != x.cwd+"\n" || code != 0 {
 		t.Errorf("%q, %d", out, code)
 	}
-	if _, code := run(term("/no/such/directory", false), "echo ran"); code != 126 {
+	if _, code := run(newTestTerminal("/no/such/directory", false), "echo ran"); code != 126 {
 		t.Errorf("no such directory: %d", code)
 	}
 }
@@ -64,8 +64,8 @@ func TestFollow(t *testing.T) {
 		{"out\n\n" + m + m + "\n", "out\n", "/before"},
 		{m + strings.Repeat("x", 5000) + m + "\n", m + strings.Repeat("x", 5000) + m + "\n", "/before"},
 	} {
-		x := term("/before", true)
-		if got := x.takeWorkingDir(c.in); got != c.out || x.cwd != c.cwd {
+		x := newTestTerminal("/before", true)
+		if got := x.extractWorkingDir(c.in); got != c.out || x.cwd != c.cwd {
 			t.Errorf("%.60q: %.60q in %s", c.in, got, x.cwd)
 		}
 	}
@@ -97,7 +97,7 @@ func TestLooksGone(t *testing.T) {
 func TestFromEnv(t *testing.T) {
 	env := map[string]string{"HERMES_DOCKER_BINARY": "/bin/sh", "TERMINAL_DOCKER_IMAGE": "i", "TERMINAL_DOCKER_PERSIST_ACROSS_PROCESSES": "on", "TERMINAL_LIFETIME_SECONDS": "7", "TERMINAL_DOCKER_FORWARD_ENV": `["A"]`}
 	o, err := FromEnv(func(name string) string { return env[name] }, "/home", "coder")
-	if err != nil || o.Docker != "/bin/sh" || o.Persist || o.Lifetime.Seconds() != 7 || len(o.Forward) != 1 || o.Dir != "/home/sandboxes" || o.Profile != "coder" {
+	if err != nil || o.Docker != "/bin/sh" || o.Persist || o.Lifetime.Seconds() != 7 || len(o.ForwardEnv) != 1 || o.Dir != "/home/sandboxes" || o.Profile != "coder" {
 		t.Errorf("%+v, %v", o, err)
 	}
 	env["TERMINAL_DOCKER_EXTRA_ARGS"] = "{"

@@ -29,10 +29,10 @@ const (
 	exitFailed    = 1
 	exitRateLimit = 75 // A quota is used up. This is not a failure, and the dispatcher tries the task again later.
 
-	// beat is the time between two heartbeats.
-	beat = 60 * time.Second
-	// lookAgain is the pause between two checks for a file for which the worker waits.
-	lookAgain = 20 * time.Millisecond
+	// heartbeatInterval is the time between two heartbeats.
+	heartbeatInterval = 60 * time.Second
+	// filePollInterval is the pause between two checks for a file for which the worker waits.
+	filePollInterval = 20 * time.Millisecond
 )
 
 // task has the fields of a task that the worker uses.
@@ -47,7 +47,7 @@ type task struct {
 // Run works on the task in the environment and returns the exit code.
 func Run(stdout, stderr io.Writer) int {
 	id := os.Getenv(TaskVar)
-	w := worker{id: id, run: os.Getenv("HERMES_KANBAN_RUN_ID"), out: stdout}
+	w := worker{taskID: id, runID: os.Getenv("HERMES_KANBAN_RUN_ID"), out: stdout}
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGINT)
 	go w.exitAtSignal(signals)
@@ -58,18 +58,18 @@ func Run(stdout, stderr io.Writer) int {
 		return exitFailed
 	}
 	defer lock.Close()
-	t, err := w.read()
+	t, err := w.readTask()
 	if err != nil {
 		fmt.Fprintln(stderr, "Error:", err)
 		return exitFailed
 	}
 	fmt.Fprintf(stdout, "working on %s: %s (attempt %d)\n", id, t.Task.Title, len(t.Runs))
-	code, done, err := w.work(t)
+	code, done, err := w.runTask(t)
 	if err == nil && !done {
 		return code
 	}
 	if err == nil {
-		err = w.runTool("complete", id, "--run", w.run, "--summary", "done: "+t.Task.Title)
+		err = w.runTool("complete", id, "--run", w.runID, "--summary", "done: "+t.Task.Title)
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "Error:", err)
@@ -98,12 +98,12 @@ func lockTask(id string) (lock *os.File, alone bool) {
 }
 
 type worker struct {
-	id, run string
-	out     io.Writer
+	taskID, runID string
+	out           io.Writer
 }
 
-// work does what the lines of a task's body say. done is false if the worker must not complete the task.
-func (w worker) work(t task) (code int, done bool, err error) {
+// runTask does what the lines of a task's body say. done is false if the worker must not complete the task.
+func (w worker) runTask(t task) (code int, done bool, err error) {
 	for line := range strings.Lines(t.Task.Body) {
 		words := strings.Fields(line)
 		if len(words) == 0 {
@@ -129,7 +129,7 @@ func (w worker) work(t task) (code int, done bool, err error) {
 				return 0, false, errors.New("await needs a file")
 			}
 			for _, err := os.Stat(words[1]); err != nil; _, err = os.Stat(words[1]) {
-				time.Sleep(lookAgain)
+				time.Sleep(filePollInterval)
 			}
 		case "say":
 			fmt.Fprintln(w.out, strings.Join(words[1:], " "))
@@ -143,9 +143,9 @@ func (w worker) work(t task) (code int, done bool, err error) {
 			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 			select {}
 		case "block":
-			return exitDone, false, w.runTool("block", w.id, strings.Join(words[1:], " "), "--run", w.run)
+			return exitDone, false, w.runTool("block", w.taskID, strings.Join(words[1:], " "), "--run", w.runID)
 		case "leave": // The worker leaves a daemon behind that ignores SIGTERM.
-			if err := (helper.Sleeper{For: time.Hour, IgnoreTerm: true, DoubleFork: true, Setsid: true}).Start(); err != nil {
+			if err := (helper.Sleeper{Lifetime: time.Hour, IgnoreTerm: true, DoubleFork: true, Setsid: true}).Start(); err != nil {
 				return 0, false, err
 			}
 		default:
@@ -158,35 +158,35 @@ func (w worker) work(t task) (code int, done bool, err error) {
 // exitAtSignal ends the process with code 0 at the first signal.
 func (w worker) exitAtSignal(signals <-chan os.Signal) {
 	<-signals
-	fmt.Fprintf(w.out, "told to end; leaving %s\n", w.id)
+	fmt.Fprintf(w.out, "told to end; leaving %s\n", w.taskID)
 	os.Exit(exitDone)
 }
 
 // sendHeartbeats sends a heartbeat for the task at regular intervals.
 func (w worker) sendHeartbeats() {
-	for range time.Tick(beat) {
-		_ = w.runTool("heartbeat", w.id, "--run", w.run) // Ignore the error, because the next heartbeat has the same effect.
+	for range time.Tick(heartbeatInterval) {
+		_ = w.runTool("heartbeat", w.taskID, "--run", w.runID) // Ignore the error, because the next heartbeat has the same effect.
 	}
 }
 
-func command() string {
+func kanbanProgram() string {
 	if tool := os.Getenv("EXAMPLE_KANBAN_TOOL"); tool != "" {
 		return tool
 	}
 	return "hinit-kanban"
 }
 
-func (w worker) read() (t task, err error) {
-	out, err := exec.Command(command(), "show", w.id, "--json").Output()
+func (w worker) readTask() (t task, err error) {
+	out, err := exec.Command(kanbanProgram(), "show", w.taskID, "--json").Output()
 	if err != nil {
-		return t, fmt.Errorf("cannot read task %s: %w", w.id, err)
+		return t, fmt.Errorf("cannot read task %s: %w", w.taskID, err)
 	}
 	return t, json.Unmarshal(out, &t)
 }
 
 func (w worker) runTool(args ...string) error {
-	if out, err := exec.Command(command(), args...).CombinedOutput(); err != nil {
-		return fmt.Errorf("cannot %s %s: %w: %s", args[0], w.id, err, strings.TrimSpace(string(out)))
+	if out, err := exec.Command(kanbanProgram(), args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("cannot %s %s: %w: %s", args[0], w.taskID, err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }
