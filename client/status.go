@@ -42,9 +42,9 @@ const (
 	ServicesDownHeader = "Hinit-Down"
 )
 
-// Text is the value of the header Accept that asks for text instead of JSON. The answer to start, stop and restart is then the
-// message that the command line prints. If the request fails, the text is the error message, and the header ErrorHeader has the
-// kind of the error.
+// MediaTypeText is the value of the header Accept that asks for text instead of JSON. The answer to start, stop and restart is
+// then the message that the command line prints. If the request fails, the text is the error message, and the header ErrorHeader
+// has the kind of the error.
 const (
 	MediaTypeText = "text/plain"
 	ErrorHeader   = "Hinit-Error"
@@ -294,7 +294,7 @@ type Exit struct {
 type StatusChange struct {
 	IsComplete bool      `json:"whole,omitempty"` // Services has all services, in order; otherwise it has only changed ones
 	Init       Init      `json:"init"`            // current state of hinit
-	Services   []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and OOMFirst are the values at the time of this line
+	Services   []Service `json:"services"`        // never null; MemoryBytes, UptimeSeconds and FirstOOMVictim are the values at the time of this line
 }
 
 // Apply applies this line to st, so that st is up to date.

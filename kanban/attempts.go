@@ -329,7 +329,7 @@ func (p *boardPass) recordGuarded(task, reason string, until int64) error {
 
 // NextPassTime returns the time at which the caller should make the next pass, even if the board does not change and no worker
 // ends. This is the earliest time at which a claim, a grace period, a maximum runtime or a cooldown ends. The zero time means
-// never. Call Next after [Dispatcher.Tick], which finds the tasks that are held back.
+// never. Call NextPassTime after [Dispatcher.Tick], which finds the tasks that are held back.
 func (d *Dispatcher) NextPassTime(ctx context.Context, now time.Time) (time.Time, error) {
 	p, err := d.observe(ctx, now)
 	if err != nil {

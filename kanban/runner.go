@@ -128,14 +128,14 @@ type ProcessControl interface {
 	IsWorkerOf(pid int, task string) (is, known bool)
 }
 
-// realProcesses implements [Processes] for real processes, with /proc and pidfd_open(2).
+// realProcesses implements [ProcessControl] for real processes, with /proc and pidfd_open(2).
 type realProcesses struct{}
 
 // maxPID is the largest process id of Linux. A row of the board may contain a larger number, of which the kernel would use
 // only the low bits and find a wrong process.
 const maxPID = 1 << 22
 
-// Alive implements [Processes].
+// Alive implements [ProcessControl].
 func (realProcesses) Alive(pid int) bool {
 	if pid <= 0 || pid > maxPID || errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
 		return false
@@ -144,7 +144,7 @@ func (realProcesses) Alive(pid int) bool {
 	return err != nil || st.State != 'Z' && st.State != 'X'
 }
 
-// StartTime implements [Processes].
+// StartTime implements [ProcessControl].
 func (realProcesses) StartTime(pid int) uint64 {
 	st, _ := procstat.Read(pid)
 	return st.Start
@@ -154,7 +154,7 @@ func (realProcesses) StartTime(pid int) uint64 {
 // that does not answer.
 const environTimeout = time.Second
 
-// IsWorkerOf implements [Processes]. The environment of a process may be overwritten, for instance with a title for ps(1).
+// IsWorkerOf implements [ProcessControl]. The environment of a process may be overwritten, for instance with a title for ps(1).
 func (realProcesses) IsWorkerOf(pid int, task string) (is, known bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), environTimeout)
 	defer cancel()
@@ -182,7 +182,7 @@ func hasVar(env []byte, name, value string) bool {
 // killTimeout limits the wait for a process after SIGKILL. A process that exists for longer is stuck in the kernel.
 const killTimeout = time.Second
 
-// End implements [Processes].
+// End implements [ProcessControl].
 func (k realProcesses) End(ctx context.Context, pid int, grace time.Duration) Termination {
 	fd, err := unix.PidfdOpen(min(pid, maxPID+1), 0)
 	if err == nil {

@@ -31,7 +31,7 @@ type run struct {
 	mu                 sync.Mutex // No goroutine holds mu during I/O.
 	tail               tailBuffer
 	unfinishedLines    [2]string      // Unfinished line of each stream at the last call of recordTailReached.
-	finishedRequests   [2]uint64      // Number of the last Tail request whose output each stream has read completely.
+	finishedRequests   [2]uint64      // Number of the last TailLines request whose output each stream has read completely.
 	unansweredRequests []*tailRequest // Requests that are not answered yet.
 }
 
@@ -60,9 +60,9 @@ func (r *run) requestTail(done func([]string)) {
 	}
 }
 
-// recordTailReached records that the stream with this index has read its pipe up to the content that it had when Tail request n
-// came. open is the stream's unfinished last line. recordTailReached then answers each request that both streams have reached.
-// The pumps call it.
+// recordTailReached records that the stream with this index has read its pipe up to the content that it had when TailLines
+// request n came. open is the stream's unfinished last line. recordTailReached then answers each request that both streams have
+// reached. The pumps call it.
 func (r *run) recordTailReached(index int, n uint64, open []byte) {
 	r.mu.Lock()
 	r.finishedRequests[index] = n
@@ -123,12 +123,12 @@ type stream struct {
 	err       error
 	bytesRead uint64 // Number of bytes read.
 
-	answeredRequest   uint64 // Number of the last Tail request that this stream has answered.
-	tailTarget        uint64 // Value of bytesRead at which all Tail requests up to tailTargetRequest are answered.
+	answeredRequest   uint64 // Number of the last TailLines request that this stream has answered.
+	tailTarget        uint64 // Value of bytesRead at which all TailLines requests up to tailTargetRequest are answered.
 	tailTargetRequest uint64
 }
 
-// wake makes a waiting pump look at stopping, freezing and new Tail requests. It doesn't block.
+// wake makes a waiting pump look at stopping, freezing and new TailLines requests. It doesn't block.
 func (s *stream) wake() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -1,12 +1,12 @@
 // Package blocking limits how many calls of PID 1 may wait for a disk at the same time.
 //
 // A system call that waits occupies a thread. The Go runtime creates another one when all others wait, and ends the process if
-// the kernel refuses it. So every call that may wait first takes a turn: the right to make one such call. Each [Share] has a
+// the kernel refuses it. So every call that may wait first takes a turn: the right to make one such call. Each [Pool] has a
 // fixed number of turns, and can't use turns of another pool. So a data volume that hangs delays only calls that need it. A
 // goroutine that waits for a turn needs no thread. The threads for all turns exist before the first service starts, see
-// [Turns].
+// [TotalTurns].
 //
-// The work that keeps PID 1 alive and answering (reaping, signals, status, console) takes no turn, or a [Short] one, so it
+// The work that keeps PID 1 alive and answering (reaping, signals, status, console) takes no turn, or one of [ShortCalls], so it
 // never waits for a disk. A scan of the processes may wait a few milliseconds for a turn of [Environ].
 //
 // The package owns the goroutines that [Within] and [Wait] start, one for each call.
@@ -40,7 +40,7 @@ const (
 	// ShortCalls is for calls that normally don't wait: on sockets of root's clients, pipes of services and files in /proc. Even
 	// such a call can take long, for instance while the kernel has stopped the container because its processor time is used up.
 	// Each call that takes long needs a thread, and many goroutines may make such calls at the same time. Code that needs turns
-	// of several pools must take the turn of Short last.
+	// of several pools must take the turn of ShortCalls last.
 	ShortCalls
 	poolCount
 )

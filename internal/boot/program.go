@@ -42,7 +42,7 @@ type Job struct {
 	ServicesOnly      bool `json:"Plain"`   // run only the hooks, because there is no agent and no data volume
 	EndOnFailedHook   bool `json:"Strict"`  // if a hook fails, the boot ends
 	EndOnFailedScript bool `json:"Scripts"` // if a script of the image fails, the boot ends
-	// FillFromImage: only fill an empty data directory from the image, see Seed.
+	// FillFromImage: only fill an empty data directory from the image, see SeedFile.
 	FillFromImage bool `json:"Plant"`
 	ChangeOwners  bool // only change the owners of profiles' homes, see [Tenants]
 	// StartingProfile is the profile that is about to start. ChangeOwners then changes only its home, because the gateways of
@@ -55,8 +55,8 @@ type Job struct {
 	MaxProfiles     int                `json:"Profiles"` // value of profiles.max in hinit.yaml, for Examine
 	CompressLogs    []gzipped.Archives // only compress these rotated logs, if they are older than MinLogAge
 	MinLogAge       time.Duration
-	Gateways        []Gateway `json:"Weigh"`   // only measure these gateways, see Measure; earlier versions use the JSON name
-	MeasureKind     string    `json:"Measure"` // quantity to measure: one of the Measure constants
+	Gateways        []Gateway `json:"Weigh"`   // only measure these gateways, see MeasureKind; earlier versions use the JSON name
+	MeasureKind     string    `json:"Measure"` // quantity to measure: MeasureDisk or another of these constants
 	FilledFromImage bool      `json:"Planted"` // the repair also syncs the files that the boot has copied to an empty data directory
 }
 
@@ -102,7 +102,7 @@ type Message struct {
 	Examining *Examining `json:",omitempty"` // the next check of Examine, or the next measurement
 
 	CompressedLogs []gzipped.Result `json:"Packed,omitempty"`  // results of CompressLogs, one for each log
-	Measurements   []Measurement    `json:"Weighed,omitempty"` // results of Measure
+	Measurements   []Measurement    `json:"Weighed,omitempty"` // results of the measurement
 	Done           *Done            `json:",omitempty"`        // the program is about to end
 }
 

@@ -39,9 +39,9 @@ type RunPlan struct {
 	// ForegroundGateway means that the command is the gateway of Profile. Do not start a second gateway for this profile.
 	ForegroundGateway bool `reexec:"Foreground"`
 
-	// Profile is the profile for Supervise or Foreground; otherwise "". ProfileIsExplicit says whether the command line names
-	// the profile. If not, Profile is "default", and the caller takes the agent's active profile instead. A named profile need
-	// not exist.
+	// Profile is the profile for Supervise or ForegroundGateway; otherwise "". ProfileIsExplicit says whether the command line
+	// names the profile. If not, Profile is "default", and the caller takes the agent's active profile instead. A named profile
+	// need not exist.
 	Profile           string
 	ProfileIsExplicit bool `reexec:"ProfileNamed"`
 

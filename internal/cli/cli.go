@@ -82,8 +82,8 @@ func (t *Terminal) ReportError(doing string, err error) int {
 	return t.Fail(cmdline.ExitCode(err), "%s", message)
 }
 
-// ShowResult prints the result of a verb, and returns the exit code. An error err is the only output. With --json Show prints
-// answer as JSON. Otherwise it calls people, which must print the result for people.
+// ShowResult prints the result of a verb, and returns the exit code. An error err is the only output. With --json ShowResult
+// prints answer as JSON. Otherwise it calls people, which must print the result for people.
 func (t *Terminal) ShowResult(c *Call, answer any, err error, people func()) int {
 	switch {
 	case err != nil:

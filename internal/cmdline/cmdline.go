@@ -104,8 +104,8 @@ func (c *Call) Fail(code int, format string, args ...any) int {
 	return code
 }
 
-// ReportError prints err and returns the exit code for it. If err is nil, Failed prints nothing and returns [Done]. doing is the
-// failed action, in words that can follow "cannot"; it is used if err names no action.
+// ReportError prints err and returns the exit code for it. If err is nil, ReportError prints nothing and returns [ExitDone].
+// doing is the failed action, in words that can follow "cannot"; it is used if err names no action.
 func (c *Call) ReportError(doing string, err error) int {
 	if err == nil {
 		return ExitDone

@@ -147,7 +147,7 @@ func (w *checkedWriter) Write(data []byte) (int, error) {
 }
 
 // RunWithOutput calls run with standard output, and returns the exit code of the process. If a write has failed although run
-// returns [Done] or [ExitNotUp], RunWithOutput reports the error and returns [Failed].
+// returns [ExitDone] or [ExitNotUp], RunWithOutput reports the error and returns [ExitFailed].
 func RunWithOutput(run func(out io.Writer) int) int {
 	out := &checkedWriter{Writer: os.Stdout}
 	code := run(out)

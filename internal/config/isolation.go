@@ -14,7 +14,7 @@ type Isolation struct {
 	SharedPaths         Paths  `key:"share" is:"paths" fill:"."`             // templates of paths outside the home that the gateway may use; PATH:ro: read only
 	Ports               []int  `key:"ports" is:"ports"`                      // TCP and UDP ports on which the gateway may listen
 	MayUseControlSocket bool   `key:"control"`                               // whether the profile may use the control socket
-	OnMissingFeature    string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: one of the Missing constants
+	OnMissingFeature    string `key:"missing" is:"oneof refuse degrade"`     // effect if the kernel lacks a part of the isolation: MissingRefuse or MissingDegrade
 }
 
 // The values of [Isolation].Mode.

@@ -76,7 +76,7 @@ type Profile struct {
 	Env             map[string]string `key:"env" fill:"profile"`                                              // variables of this profile, added to [Agent].Env
 	Actions         Actions           `key:"on"`                                                              // actions after events of this gateway, see Config.Actions
 	Checks          []Check           `key:"checks"`                                                          // health checks of this gateway only
-	DeafAction      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // action if this gateway is deaf, in place of [Deaf].Action
+	DeafAction      string            `key:"deaf" is:"oneof report restart off" inherits:"agent.deaf.action"` // action if this gateway is deaf, in place of [DeafDetection].Action
 	Needs           []Need            `key:"needs"`
 	RestartOn       []string          `key:"restart_on" is:"names"`
 	ProcessSettings `key:"" fill:"profile" inherits:"agent."`

@@ -184,7 +184,7 @@ func (e *Endpoint) Reattach(socket *Socket) {
 	if err := e.listen("the control socket is gone", func() (net.Listener, error) { return Attach(*socket) }); err != nil {
 		e.options.Warn("%v", err)
 	}
-	_ = socket.Orders.Close() // only now, because a FIFO that nobody has open loses its content
+	_ = socket.Orders.Close() // Only after listen has opened the FIFO: its content is lost when its last descriptor closes.
 }
 
 // A shell can write an order into a FIFO beside the control socket: echo stop NAME > /run/hinit/orders. That works even when

@@ -57,7 +57,7 @@ func formatStatus(st client.Status, query url.Values) (reply, error) {
 	return reply{}, newError(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.FormatTable)
 }
 
-// statusTable returns the status as a table. The header DownHeader has the number of services that are not up.
+// statusTable returns the status as a table. The header ServicesDownHeader has the number of services that are not up.
 func statusTable(st client.Status, layout show.Layout) reply {
 	down := 0
 	for i := range st.Services {

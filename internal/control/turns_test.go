@@ -30,7 +30,7 @@ func TestClosingWaitsForNoTurn(t *testing.T) {
 	}
 	begun, free, closed := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	go func() { _ = blocking.Do(blocking.ShortCalls, func() error { close(begun); <-free; return nil }) }()
-	<-begun // all turns of Short are taken now, because the tests run with one turn
+	<-begun // all turns of ShortCalls are taken now, because the tests run with one turn
 	go func() {
 		defer close(closed)
 		_ = c.Close()

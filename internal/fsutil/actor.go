@@ -28,7 +28,7 @@ func (id Identity) Equal(o Identity) bool {
 type Actor struct {
 	id               Identity
 	switchesIdentity bool
-	usesPool         bool // each Do counts against the limit of share, see Limited
+	usesPool         bool // each Do counts against the limit of share, see WithPool
 	pool             blocking.Pool
 	ownedHomes       *ownedHomes // homes in which the actor acts as their owners, see WithHomesOf; nil for none
 }

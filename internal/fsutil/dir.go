@@ -53,8 +53,8 @@ type Dir struct {
 	fd int          // descriptor of the directory (O_PATH); -1 when closed
 }
 
-// OpenDir opens the directory at path for operations with the identity of a; nil means [Self]. It trusts path, and follows links
-// in it. The caller closes the Dir.
+// OpenDir opens the directory at path for operations with the identity of a; nil means [ProcessActor]. It trusts path, and
+// follows links in it. The caller closes the Dir.
 func OpenDir(path string, a *Actor) (*Dir, error) {
 	a = cmp.Or(a, ProcessActor())
 	d := newDir(path, a)

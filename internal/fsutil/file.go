@@ -159,7 +159,7 @@ type ReplaceOptions struct {
 	// caller uses SyncParentDir.
 	SyncDirLater bool
 	// BeforeRename is called just before the rename, with the file that now has the name rel, or nil. Replace stops and returns
-	// an error from Confirm. Confirm must not use the Dir.
+	// an error from BeforeRename. BeforeRename must not use the Dir.
 	BeforeRename func(now fs.FileInfo) error
 }
 

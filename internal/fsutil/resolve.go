@@ -265,8 +265,9 @@ func sameMount(a, b int) (bool, error) {
 	return !known || sa.Mnt_id == sb.Mnt_id, nil
 }
 
-// OpenNoLink opens the directory at the absolute path, for a caller that changes its owner or content. It doesn't follow a link as
-// the last component. It follows other links of the path only in directories that only root can write to. A nil actor means [Self].
+// OpenNoLink opens the directory at the absolute path, for a caller that changes its owner or content. It doesn't follow a link
+// as the last component. It follows other links of the path only in directories that only root can write to. A nil actor means
+// [ProcessActor].
 func OpenNoLink(path string, a *Actor) (*Dir, error) {
 	d, _, err := openWithoutLinks("open directory", path, 0, a)
 	return d, err

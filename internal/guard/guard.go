@@ -1,6 +1,6 @@
 // Package guard reports a panic in any goroutine, so that PID 1 does not end without a word.
 //
-// Every goroutine of hinit begins with a deferred [Catch]. If the process has set a handler, as PID 1 does, the handler gets
+// Every goroutine of hinit begins with a deferred [CatchPanic]. If the process has set a handler, as PID 1 does, the handler gets
 // every panic. In any other process (the command line, tests) Catch does nothing, and the Go runtime ends the process as
 // usual. A fatal error of the runtime itself (a concurrent map write, no memory, a corrupt heap) can't be caught.
 //
@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 )
 
-// PanicHandler handles a panic, in the goroutine that has panicked. doing says what the goroutine was doing. When Handler has
-// returned, the goroutine ends.
+// PanicHandler handles a panic, in the goroutine that has panicked. doing says what the goroutine was doing. When PanicHandler
+// has returned, the goroutine ends.
 type PanicHandler func(doing string, value any, stack []byte)
 
 // panicHandler belongs to the whole process, because a goroutine of any package may panic.
@@ -40,7 +40,7 @@ func CatchPanic(doing string) {
 	}
 }
 
-// Go runs f in a goroutine that begins with a deferred Catch.
+// Go runs f in a goroutine that begins with a deferred CatchPanic.
 func Go(doing string, f func()) {
 	go func() {
 		defer CatchPanic(doing)
@@ -58,7 +58,7 @@ func GoWithDone(doing string, f func()) (ended <-chan struct{}) {
 	return done
 }
 
-// WrapFunc returns f with a deferred Catch. Use it for the function of a timer, which runs in a goroutine of its own.
+// WrapFunc returns f with a deferred CatchPanic. Use it for the function of a timer, which runs in a goroutine of its own.
 func WrapFunc(doing string, f func()) func() {
 	return func() {
 		defer CatchPanic(doing)

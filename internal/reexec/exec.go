@@ -40,9 +40,9 @@ type Program struct {
 	Env             []string        // environment, without StateVariable and FrozenVariable, which TakeState removes and Execute adds
 	OpenDescriptors []int           // descriptors that stay open besides 0, 1 and 2
 	State           json.RawMessage // state for the new program, as JSON
-	// Signals lists the signals that the new program handles. After the call of TakeUnhandled they wait in the kernel for the new
-	// program. But the Go runtime unblocks SIGHUP, SIGINT, SIGQUIT and SIGTERM early (runtime, blockableSig). These four are lost
-	// for about a millisecond, until the new program handles them.
+	// Signals lists the signals that the new program handles. After the call of TakeUnhandledSignals they wait in the kernel for
+	// the new program. But the Go runtime unblocks SIGHUP, SIGINT, SIGQUIT and SIGTERM early (runtime, blockableSig). These four
+	// are lost for about a millisecond, until the new program handles them.
 	Signals []syscall.Signal
 	// TakeUnhandledSignals returns the signals that this program has received and not handled. Execute calls it as late as
 	// possible, and the new program gets them from TakeState.

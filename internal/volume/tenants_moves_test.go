@@ -82,7 +82,7 @@ func TestAMoveThatIsCutAfterAnyFileIsCompletedByTheNextStart(t *testing.T) {
 		wantOwnerOfAll(t, home+"/profiles/coder", uid)
 		wantOwner(t, home+"/profiles/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
 
-		// NameFile must not exist during a move back to the agent.
+		// ProfileNameFile must not exist during a move back to the agent.
 		must(t, os.RemoveAll(home+"/profiles/coder/"+boot.ProfileNameFile))
 		if back := interruptMove(t, o, uid, o.Owner(), false, steps); back != complete {
 			t.Errorf("the way back has another number of steps than %d", steps)

@@ -362,7 +362,7 @@ func (r *reader) emitLine(line []byte) error {
 	return r.emitErr
 }
 
-// SplitLine splits a line from [Read] into its time and the text of the service. The file has no time zone, so Split assumes
+// SplitLine splits a line from [Read] into its time and the text of the service. The file has no time zone, so SplitLine assumes
 // local time. If the line has no time, ok is false and message is the whole line.
 func SplitLine(line []byte) (written time.Time, message []byte, ok bool) {
 	if len(line) < archive.TimestampLen || line[archive.TimestampLen-2] != ' ' || line[archive.TimestampLen-1] != ' ' {

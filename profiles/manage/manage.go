@@ -39,7 +39,7 @@ func Create(s *profiles.Store, name string) error {
 			return ErrExists
 		}
 		temp := filepath.Join(filepath.Dir(home), profiles.NewPrefix+name)
-		err := d.RemoveAll(temp) // An interrupted Create may have left it.
+		err := d.RemoveAll(temp) // Unlike the removal in changeProfiles, this one must succeed: fillHome would keep old files.
 		if err == nil {
 			err = fillHome(s, d, temp, name)
 		}
@@ -56,8 +56,8 @@ var lockTimeout = 10 * time.Second
 
 // changeProfiles calls fn with the volume and the home of the first profile in names, while no other command creates, deletes or
 // renames a profile. Several commands would use the same temporary names, or change the active profile at once. fn may close
-// lock, so that other commands can start. After lockTimeout, and on a file system without locks, change works without the lock.
-// It first removes what an interrupted Create or Delete has left, as far as it can. It adds doing to an error.
+// lock, so that other commands can start. After lockTimeout, and on a file system without locks, changeProfiles works without the
+// lock. It first removes what an interrupted Create or Delete has left, as far as it can. It adds doing to an error.
 func changeProfiles(s *profiles.Store, doing string, names []string, fn func(d *fsutil.Dir, home string, lock *os.File) error) error {
 	err := checkNames(names)
 	if err == nil {

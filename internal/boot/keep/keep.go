@@ -20,7 +20,7 @@ import (
 	"hinit/internal/lease"
 )
 
-// excludedFiles lists files of a single container, which Save leaves out.
+// excludedFiles lists files of a single container, which SaveSeed leaves out.
 var excludedFiles = []string{
 	"logs", boot.BootRecordFile, boot.RepairPendingFile, kept.LostAndFound, lease.DirName, "gateway_state.json", "gateway.pid", "gateway.lock", "processes.json", "auth.json",
 	"auth.lock", "state",
@@ -28,7 +28,7 @@ var excludedFiles = []string{
 
 // SaveSeed saves the data directory home in the file seed. The build of an image calls it after a boot has filled the empty
 // directory. Save also saves the record of the boot steps, but no generated keys. It returns the names of the steps that a boot
-// can skip because of the seed. Without such steps, Save saves no files.
+// can skip because of the seed. Without such steps, SaveSeed saves no files.
 func SaveSeed(home, seed string) (steps []string, err error) {
 	from, err := fsutil.OpenNoLink(home, nil)
 	if err != nil {

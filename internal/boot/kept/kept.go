@@ -77,7 +77,7 @@ func WithoutGeneratedKey(data []byte) []byte {
 	return []byte(b.String())
 }
 
-// GeneratedKey returns the value of [APIKey] if a line of an .env file sets this variable. sets reports whether it does.
+// GeneratedKey returns the value of [APIKeyVar] if a line of an .env file sets this variable. sets reports whether it does.
 func GeneratedKey(line string) (value string, sets bool) {
 	rest, ok := strings.CutPrefix(strings.TrimPrefix(strings.TrimSpace(line), "export "), APIKeyVar)
 	if !ok {

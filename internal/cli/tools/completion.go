@@ -180,8 +180,8 @@ type completionWords struct {
 }
 
 // commandHelp describes one command for the completion. internal/gendocs writes the table of all commands, commands.json, from
-// their help. Words complete only the first argument. Names and Files complete the other arguments, or all arguments if Words
-// is empty.
+// their help. Words complete only the first argument. Names and TakesFiles complete the other arguments, or all arguments if
+// Words is empty.
 type commandHelp struct {
 	completionWords
 

@@ -35,8 +35,8 @@ type OwnerRepairer struct {
 // runJob makes the boot program do a job, and passes its messages to take.
 type runJob func(ctx context.Context, job boot.Job, take func(boot.Message)) error
 
-// newOwnerRepairer returns an Owners without work. remark adds a text to the event history. work makes the boot program do a
-// repair. move corrects the owner of a profile's home, and blocks until its end.
+// newOwnerRepairer returns an OwnerRepairer without work. remark adds a text to the event history. work makes the boot program do
+// a repair. move corrects the owner of a profile's home, and blocks until its end.
 func newOwnerRepairer(v *initlog.Logger, remark func(text string), work runJob, move func(ctx context.Context, profile string)) *OwnerRepairer {
 	return &OwnerRepairer{Logger: v, addRemark: remark, runJob: work, correctHome: move, wakeUp: make(chan struct{}, 1), wantedProfiles: make(map[string]bool)}
 }

@@ -56,7 +56,7 @@ type Preparer struct {
 	awaitRepairs func() error
 }
 
-// CreateParts makes the Owners and the VolumeExaminer of a Stage. Call it after the other exported fields are set.
+// CreateParts makes the OwnerRepairer and the VolumeExaminer of a Preparer. Call it after the other exported fields are set.
 func (s *Preparer) CreateParts() {
 	repair := func(ctx context.Context, job boot.Job, take func(boot.Message)) error {
 		return s.runJob(ctx, "hinit/repair", job, take)

@@ -253,7 +253,7 @@ func (s *Preparer) CompressArchives(ctx context.Context, logs []gzipped.Archives
 	return results, err
 }
 
-// MeasureProfiles makes the boot program measure profiles. work is one of the Measure constants of package boot. After an
+// MeasureProfiles makes the boot program measure profiles. work is a constant such as [boot.MeasureDisk]. After an
 // error, found has the measurements from before the error.
 func (s *Preparer) MeasureProfiles(ctx context.Context, profiles []boot.Gateway, work string) (found []boot.Measurement, err error) {
 	job := s.NewJob(s.Config())

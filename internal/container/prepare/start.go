@@ -35,7 +35,7 @@ type Input struct {
 	RunPlan boot.RunPlan
 }
 
-// Handover is the part of a [Start] that the next program needs after a re-execution.
+// Handover is the part of an [Input] that the next program needs after a re-execution.
 type Handover struct {
 	ConfigPath string
 	Config     []byte
@@ -65,8 +65,8 @@ func (old Handover) TakeOver() (start Input, err error) {
 	return Input{cfg, agent, old.RunPlan}, nil
 }
 
-// FromArgs returns the Start of a container's init. path returns the PATH of the agent's programs, given the agent's home. If
-// the init can't begin, Container prints the reason, and returns ok false with the exit code.
+// FromArgs returns the Input of a container's init. path returns the PATH of the agent's programs, given the agent's home. If
+// the init can't begin, FromArgs prints the reason, and returns ok false with the exit code.
 func FromArgs(argv0 string, args []string, path func(home string) string) (start Input, code int, ok bool) {
 	cfg, err := registry.LoadConfig(config.Options{Env: os.LookupEnv})
 	if err != nil {
@@ -92,7 +92,7 @@ func FromArgs(argv0 string, args []string, path func(home string) string) (start
 	})}, 0, true
 }
 
-// FromFile returns the Start of an init that supervises only the services of a configuration file. For "" it takes the
+// FromFile returns the Input of an init that supervises only the services of a configuration file. For "" it takes the
 // first of these: the file in HINIT_CONFIG, hinit.yaml in the working directory, [config.DefaultPath].
 func FromFile(file string) (start Input, code int, ok bool) {
 	file, err := findConfigFile(file)

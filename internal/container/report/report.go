@@ -73,7 +73,7 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-changed:
 		case <-r.activity:
 			stir()
-		case <-quiet.C: // for the time ReleaseAfter, there was no record and no other work
+		case <-quiet.C: // for the time ReleaseDelay, there was no record and no other work
 			memory.Release(rested)
 			if !rested {
 				rested = true

@@ -35,7 +35,7 @@ const (
 	maxStartDelay = 5 * time.Minute
 )
 
-// Loop is the part of [supervisor.Loop] that a Table uses.
+// Loop is the part of [supervisor.Loop] that a Timetable uses.
 type Loop interface {
 	Do(ctx context.Context, e supervisor.Event) error
 	Snapshot() *supervisor.Snapshot
@@ -47,7 +47,7 @@ type RunStore interface {
 	Save(last map[string]time.Time) error
 }
 
-// Timetable starts the tasks of a configuration by their schedules. Do not call Serve and Change at the same time.
+// Timetable starts the tasks of a configuration by their schedules. Do not call Serve and SetConfig at the same time.
 type Timetable struct {
 	loop   Loop
 	store  RunStore
@@ -114,7 +114,7 @@ type taskSchedule struct {
 	nextStart time.Time
 }
 
-// scheduler is the state of the goroutine that serves a Table.
+// scheduler is the state of the goroutine that serves a Timetable.
 type scheduler struct {
 	*Timetable
 

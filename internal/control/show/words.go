@@ -308,7 +308,7 @@ func EscapeLine(text string) string {
 	return b.String()
 }
 
-// EscapeText escapes like [Line], but keeps several lines.
+// EscapeText escapes like [EscapeLine], but keeps several lines.
 func EscapeText(text string) string {
 	if needsNoEscape(strings.ReplaceAll(text, "\n", "")) {
 		return text
@@ -320,7 +320,7 @@ func EscapeText(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// EscapeName escapes a name for a table like [Line], and cuts it to 40 columns.
+// EscapeName escapes a name for a table like [EscapeLine], and cuts it to 40 columns.
 func EscapeName(name string) string { return shorten(EscapeLine(name), maxNameWidth) }
 
 func needsNoEscape(text string) bool {

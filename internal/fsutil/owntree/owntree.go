@@ -35,10 +35,10 @@ var ErrOwnerHasHome = errors.New("this user already has a home, which lies in th
 // Walk gives the files of trees to a user, see [Walk.Give]. The caller sets the fields up to OnFound; the later fields are
 // counters.
 type Walk struct {
-	// NewOwner is the user that gets the files. If RefuseHardLinked is set, Give refuses a tree of another user that already
-	// contains a home of the new owner. Such a home is a directory with a file NewOwner.HomeMark, both of the new owner. Then the
-	// error is [ErrOwnerHasHome], and the top directory stays unchanged. Give looks for such a home before the first change, and
-	// again when the old owner can't change the top directory any more.
+	// NewOwner is the user that gets the files. If RefuseHardLinked is set, ChangeOwners refuses a tree of another user that
+	// already contains a home of the new owner. Such a home is a directory with a file NewOwner.HomeMark, both of the new owner.
+	// Then the error is [ErrOwnerHasHome], and the top directory stays unchanged. Give looks for such a home before the first
+	// change, and again when the old owner can't change the top directory any more.
 	NewOwner fsutil.Owner
 	// RefuseHardLinked refuses files that have hard links outside the tree, so that no file is in the directories of two users.
 	RefuseHardLinked bool
@@ -54,11 +54,11 @@ type Walk struct {
 	DryRun   bool
 	OnlyUID  uint32 // give away only files of this uid; 0: files of any uid
 	DirsOnly bool
-	// ExpectedTopUID is the expected uid of the top directory; nil means any. For another uid, Give changes nothing and returns
-	// ESTALE: the directory was replaced after the decision to give it away.
+	// ExpectedTopUID is the expected uid of the top directory; nil means any. For another uid, ChangeOwners changes nothing and
+	// returns ESTALE: the directory was replaced after the decision to give it away.
 	ExpectedTopUID *uint32
 
-	// BetweenBatches is called after every [Batch] entries, and during the copy of a file. An error from it ends the walk.
+	// BetweenBatches is called after every [BatchSize] entries, and during the copy of a file. An error from it ends the walk.
 	BetweenBatches func() error
 	// OnFound, if not nil, is called for each file of another owner. err is nil if the file was given away, or says why not.
 	OnFound func(path string, was uint32, err error)

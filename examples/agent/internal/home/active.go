@@ -10,8 +10,8 @@ import (
 
 func (h Home) activeProfileFile() string { return filepath.Join(h.Root, "active_profile") }
 
-// ActiveProfile returns the profile that commands use without -p. This is the name in the file active_profile, or Default if the
-// file has no valid name.
+// ActiveProfile returns the profile that commands use without -p. This is the name in the file active_profile, or DefaultProfile
+// if the file has no valid name.
 func (h Home) ActiveProfile() string {
 	data, err := os.ReadFile(h.activeProfileFile())
 	if err != nil {
@@ -24,7 +24,7 @@ func (h Home) ActiveProfile() string {
 	return name
 }
 
-// SetActiveProfile sets the profile that commands use without -p. For Default it removes the file. The profile must exist.
+// SetActiveProfile sets the profile that commands use without -p. For DefaultProfile it removes the file. The profile must exist.
 func (h Home) SetActiveProfile(name string) error {
 	if name == DefaultProfile {
 		if err := os.Remove(h.activeProfileFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {

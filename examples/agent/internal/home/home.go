@@ -35,7 +35,7 @@ func (e *UnknownError) Error() string {
 // A named profile has priority; the name "default" then means the directory profiles/default, as in the Hermes agent. The
 // next choice is HERMES_HOME, if it is the home of a named profile. The next is the profile in the file active_profile,
 // unless a supervisor has started this process. The last is the root. If the profile in active_profile no longer exists,
-// Resolve skips it and sets Notice, so that the command which repairs it can run.
+// Resolve skips it and sets SelectionNotice, so that the command which repairs it can run.
 func Resolve(getenv func(string) string, named string) (Home, error) {
 	base, err := baseDir(getenv)
 	if err != nil {
@@ -89,8 +89,8 @@ func (h Home) selectNamed(name string) (Home, error) {
 	return h, nil
 }
 
-// ProfileDir returns the home directory of a profile, which may not exist. "default" is the root. name must be Default or a name
-// that CheckName accepts.
+// ProfileDir returns the home directory of a profile, which may not exist. "default" is the root. name must be DefaultProfile or
+// a name that CheckName accepts.
 func (h Home) ProfileDir(name string) string {
 	if name == DefaultProfile {
 		return h.Root
