@@ -212,21 +212,20 @@ func (s *Store) Unlink(ctx context.Context, now time.Time, parent, child string)
 	return was && err == nil, err
 }
 
-// AddComment adds a comment to a task and returns the comment's id.
-func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body string) (comment int64, err error) {
+// AddComment adds a comment to a task.
+func (s *Store) AddComment(ctx context.Context, now time.Time, id, author, body string) error {
 	author, body = strings.TrimSpace(author), strings.TrimSpace(body)
 	if author == "" || body == "" {
-		return 0, fmt.Errorf("cannot comment on %s: author and body are required", id)
+		return fmt.Errorf("cannot comment on %s: author and body are required", id)
 	}
-	err = s.write(ctx, now, func(t *writeTx) error {
+	return s.write(ctx, now, func(t *writeTx) error {
 		if _, err := readTask(ctx, t.conn, id, tasksWithoutBody); err != nil {
 			return fmt.Errorf("cannot comment on %s: %w", id, err)
 		}
-		comment = t.insert("INSERT INTO task_comments (task_id, author, body, created_at) VALUES (?, ?, ?, ?)", id, author, body, t.now)
+		t.exec("INSERT INTO task_comments (task_id, author, body, created_at) VALUES (?, ?, ?, ?)", id, author, body, t.now)
 		t.addEvent(id, 0, "commented", jsonObject{{"author", author}, {"len", utf8.RuneCountInString(body)}})
 		return nil
 	})
-	return comment, err
 }
 
 // TaskEdit holds new values for a task's fields. A nil field is not changed.

@@ -380,7 +380,7 @@ func TestRespawnGuard(t *testing.T) {
 		t.Errorf("completed long ago: %q", got)
 	}
 	id := b.createReady("alpha")
-	_, err := b.AddComment(t.Context(), b.now, id, "alpha", "opened https://github.com/a/b/pull/12")
+	err := b.AddComment(t.Context(), b.now, id, "alpha", "opened https://github.com/a/b/pull/12")
 	must(t, err)
 	if got := guarded(b, id); got != guardActivePR {
 		t.Errorf("a pull request: %q", got)

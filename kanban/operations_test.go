@@ -229,13 +229,13 @@ func TestArchiveAndDelete(t *testing.T) {
 	id := b.createReady("alpha")
 	child := b.create(Task{Assignee: "alpha"}, id)
 	b.claim(id)
-	_, err := b.AddComment(t.Context(), b.now, id, "user", " hello ")
+	err := b.AddComment(t.Context(), b.now, id, "user", " hello ")
 	must(t, err)
 	if p := b.lastPayload(id, "commented"); p["author"] != "user" || p["len"] != 5.0 {
 		t.Errorf("%v", p)
 	}
 	for _, bad := range [][2]string{{"", "x"}, {"x", " "}} {
-		if _, err := b.AddComment(t.Context(), b.now, id, bad[0], bad[1]); err == nil {
+		if err := b.AddComment(t.Context(), b.now, id, bad[0], bad[1]); err == nil {
 			t.Errorf("%q was taken", bad)
 		}
 	}

@@ -100,7 +100,7 @@ func TestATaskDoesNotWaitForAClockThatHasGoneBack(t *testing.T) {
 		_, err := b.Complete(t.Context(), b.now, id, Completion{Summary: "x"})
 		must(t, err)
 	}
-	_, err := b.AddComment(t.Context(), b.now, talked, "me", "https://github.com/a/b/pull/1")
+	err := b.AddComment(t.Context(), b.now, talked, "me", "https://github.com/a/b/pull/1")
 	must(t, err)
 	b.execSQL("DELETE FROM task_runs WHERE task_id = ?", talked)
 	b.execSQL("UPDATE tasks SET status = 'ready' WHERE id IN (?, ?)", done, talked)

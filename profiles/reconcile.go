@@ -334,8 +334,7 @@ func appendBootLog(d *fsutil.Dir, at time.Time, decisions []Decision) error {
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		rotateErr = err
 	}
-	_, err = d.Append(bootLog, []byte(b.String()), 0o644)
-	return errors.Join(rotateErr, err)
+	return errors.Join(rotateErr, d.Append(bootLog, []byte(b.String()), 0o644))
 }
 
 // logFields returns the fields of a decision that appear both in the boot log and in the container's output.

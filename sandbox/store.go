@@ -148,7 +148,7 @@ func (v *store) prepareRun(name string) (dir string, err error) {
 	}
 	// The container's user creates the socket in this directory, and may be any user. Other users can't reach the directory,
 	// because the one above it is private.
-	if _, err := v.dir.Chmod(rel, 0o777); err != nil {
+	if err := v.dir.Chmod(rel, 0o777); err != nil {
 		return "", err
 	}
 	return filepath.Join(v.path, rel), nil
@@ -247,7 +247,7 @@ func (v *store) installHelper(data []byte, hash string) (string, error) {
 			return "", err
 		}
 	}
-	if _, err := v.dir.Chmod(rel, 0o755); err != nil {
+	if err := v.dir.Chmod(rel, 0o755); err != nil {
 		return "", err
 	}
 	return filepath.Join(v.path, rel), nil

@@ -248,7 +248,7 @@ func (o *ownershipPhase) chownConfig() {
 		if d, err := o.openHomeAsAgent(); err == nil { // the agent may have replaced the file, so act as the agent
 			// In a rootless container the file may belong to another user. The contract (section 2.1, step 8) ignores the error
 			// of chmod.
-			_, _ = d.Chmod(ConfigFile, ConfigFileMode)
+			_ = d.Chmod(ConfigFile, ConfigFileMode)
 			d.Close()
 		}
 	}

@@ -264,10 +264,7 @@ func (p *preparer) makeScratchDir(s *Step) {
 		_, _, err = own.Chown("", p.Owner())
 	}
 	if err == nil {
-		err = p.Agent.Do(func() error {
-			_, err := own.Chmod("", 0o700)
-			return err
-		})
+		err = p.Agent.Do(func() error { return own.Chmod("", 0o700) })
 	}
 	if err != nil && slices.Contains(filepath.SplitList(EnvOf(p.Env, "HERMES_WRITE_SAFE_ROOT")), p.ScratchDir) {
 		s.Warn("the agent cannot use %s: %v — continuing", p.ScratchDir, err)

@@ -60,7 +60,7 @@ func TestActorOwnsWhatItMakes(t *testing.T) {
 	d := openDir(t, dir, a)
 	must(t, d.Mkdir("sub", 0o755))
 	must(t, d.Replace("sub/state", []byte("x"), fsutil.ReplaceOptions{Mode: 0o600}))
-	if _, err := d.Append("sub/log", []byte("x"), 0o644); err != nil {
+	if err := d.Append("sub/log", []byte("x"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range []string{"sub", "sub/state", "sub/log"} {
@@ -83,7 +83,7 @@ func TestActorHasNoPowerOfRoot(t *testing.T) {
 	if _, err := d.ReadFile("secret", 10); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("ReadFile of root's file: %v", err)
 	}
-	if _, err := d.Append("secret", nil, 0o600); !errors.Is(err, fs.ErrPermission) {
+	if err := d.Append("secret", nil, 0o600); !errors.Is(err, fs.ErrPermission) {
 		t.Errorf("Append to root's file: %v", err)
 	}
 	for name, err := range map[string]error{

@@ -100,25 +100,22 @@ func readAll(fd int, size, max int64) ([]byte, error) {
 	return data, nil
 }
 
-// Append appends data to the regular file rel in one write(2), so that the lines of several writers don't mix, and returns the new
-// size. A missing file is created with the permission bits mode (less the umask). After a partial write, for example on a full
-// disk, the written part stays, and the error wraps io.ErrShortWrite.
-func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) (size int64, err error) {
-	err = d.withComponents("append to", rel, func(names []string) error {
+// Append appends data to the regular file rel in one write(2), so that the lines of several writers don't mix. A missing
+// file is created with the permission bits mode (less the umask). After a partial write, for example on a full disk, the written
+// part stays, and the error wraps io.ErrShortWrite.
+func (d *Dir) Append(rel string, data []byte, mode fs.FileMode) error {
+	return d.withComponents("append to", rel, func(names []string) error {
 		fd, _, err := d.openRegular(names, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(mode.Perm()))
 		if err != nil {
 			return err
 		}
 		defer closeFD(fd)
-		n, writeErr := writeOnce(fd, rel, data)
-		if writeErr == nil && n < len(data) {
-			writeErr = fmt.Errorf("%d of %d bytes: %w", n, len(data), io.ErrShortWrite)
+		n, err := writeOnce(fd, rel, data)
+		if err == nil && n < len(data) {
+			err = fmt.Errorf("%d of %d bytes: %w", n, len(data), io.ErrShortWrite)
 		}
-		st, statErr := Fstat(fd)
-		size = st.Size
-		return errors.Join(writeErr, statErr)
+		return err
 	})
-	return size, err
 }
 
 // openRegular opens the regular file with the path names, relative to d, and returns its size. O_NONBLOCK prevents a wait for a

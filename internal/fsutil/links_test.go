@@ -18,7 +18,7 @@ func TestLinksAreRefusedEverywhere(t *testing.T) {
 		ops := map[string]func(d *fsutil.Dir, rel string) error{
 			"ReadFile": func(d *fsutil.Dir, rel string) error { _, err := d.ReadFile(rel, 100); return err },
 			"ReadDir":  func(d *fsutil.Dir, rel string) error { _, err := d.ReadDir(rel); return err },
-			"Append":   func(d *fsutil.Dir, rel string) error { _, err := d.Append(rel, []byte("evil"), 0o600); return err },
+			"Append":   func(d *fsutil.Dir, rel string) error { return d.Append(rel, []byte("evil"), 0o600) },
 			"Replace": func(d *fsutil.Dir, rel string) error {
 				return d.Replace(rel, []byte("evil"), fsutil.ReplaceOptions{Mode: 0o600})
 			},
@@ -159,7 +159,7 @@ func TestNamesThatAreRefused(t *testing.T) {
 		for _, rel := range []string{"..", "../out", "a/../../out", "a/..", "/etc/passwd", "/", root + "/out", "a\x00b"} {
 			_, readErr := d.ReadFile(rel, 10)
 			_, dirErr := d.ReadDir(rel)
-			_, appendErr := d.Append(rel, nil, 0o600)
+			appendErr := d.Append(rel, nil, 0o600)
 			_, statErr := d.Lstat(rel)
 			_, subErr := d.OpenSubdir(rel)
 			for op, err := range map[string]error{

@@ -132,12 +132,12 @@ func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err 
 	return true, ChmodFD(fd, st.Mode&0o7777&^special)
 }
 
-// Chmod sets the permission bits of the regular file or directory rel, and reports whether they have changed. A link is
-// [ErrSymlink], anything else [ErrNotRegular].
+// Chmod sets the permission bits of the regular file or directory rel. A link is [ErrSymlink], anything else
+// [ErrNotRegular].
 //
 // The actor must be the owner of the file, because root would change whatever file another user has put in its place.
-func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
-	err = d.withComponents("chmod", rel, func(names []string) error {
+func (d *Dir) Chmod(rel string, mode fs.FileMode) error {
+	return d.withComponents("chmod", rel, func(names []string) error {
 		fd, st, err := d.openAnyType(names)
 		if err != nil {
 			return err
@@ -146,13 +146,11 @@ func (d *Dir) Chmod(rel string, mode fs.FileMode) (changed bool, err error) {
 		if kind := st.Mode & unix.S_IFMT; kind != unix.S_IFREG && kind != unix.S_IFDIR {
 			return ErrNotRegular
 		}
-		changed = st.Mode&0o777 != uint32(mode.Perm())
-		if !changed {
+		if st.Mode&0o777 == uint32(mode.Perm()) {
 			return nil
 		}
 		return ChmodFD(fd, uint32(mode.Perm()))
 	})
-	return changed && err == nil, err
 }
 
 // ChmodFD changes the mode of the file behind an O_PATH descriptor by fchmodat2(2). If the kernel (before 6.6) or a seccomp filter

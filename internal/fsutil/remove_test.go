@@ -117,7 +117,7 @@ func TestATreeWhosePermissionsAnAgentHasTakenIsRemoved(t *testing.T) {
 			for i := range depth {
 				dir := "t" + strings.Repeat("/deep", depth-1-i)
 				for _, name := range []string{dir + "/empty", dir} {
-					if _, err := d.Chmod(name, mode); err != nil {
+					if err := d.Chmod(name, mode); err != nil {
 						t.Fatal(err)
 					}
 				}

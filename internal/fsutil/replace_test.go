@@ -177,16 +177,10 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("after:\n%s\nbefore:\n%s", after, before)
 	}
 
-	size, err := d.Append("log", big, 0o600)
-	if err == nil {
+	if err := d.Append("log", big, 0o600); err == nil {
 		t.Error("Append of 1 MiB to a disk of 64 KiB: no error")
 	}
-	info, statErr := os.Stat(base + "/log")
-	must(t, statErr)
-	if size != info.Size() {
-		t.Errorf("Append says size %d, it is %d", size, info.Size())
-	}
-	if _, err := d.Append("log", []byte("more"), 0o600); !errors.Is(err, unix.ENOSPC) {
+	if err := d.Append("log", []byte("more"), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Errorf("Append to a full disk: %v, want ENOSPC", err)
 	}
 }

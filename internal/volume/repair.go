@@ -264,7 +264,7 @@ func (r *repair) chownHomes(d *fsutil.Dir, names []string) error {
 			return err
 		}
 		if r.walk.RefuseHardLinked {
-			_, _ = all.Chmod(name, privateMode) // if the walk could not change this home, it has already reported that
+			_ = all.Chmod(name, privateMode) // if the walk could not change this home, it has already reported that
 			if homes[name] != r.walk.NewOwner.UID {
 				_ = RecordName(all, name, name, r.walk.NewOwner.UID) // without a record, commands ask for --uid
 			}

@@ -163,7 +163,7 @@ func addLine(d *fsutil.Dir, data []byte, line string) error {
 	if len(data) > 0 && data[len(data)-1] != '\n' {
 		line = "\n" + line
 	}
-	if _, appendErr := d.Append(boot.EnvFile, []byte(line), 0o600); appendErr != nil {
+	if appendErr := d.Append(boot.EnvFile, []byte(line), 0o600); appendErr != nil {
 		return err
 	}
 	return nil
@@ -186,7 +186,7 @@ func (p *bootSteps) restrictEnv(s *boot.Step, d *fsutil.Dir) {
 	case info.Mode()&fs.ModeSymlink != 0, p.homeIsLink && info.Mode().Perm() != envMode:
 		s.RefuseSymlink("chown/chmod", p.HomePath(boot.EnvFile))
 	default:
-		if _, err := d.Chmod(boot.EnvFile, envMode); err != nil && !errors.Is(err, fs.ErrPermission) {
+		if err := d.Chmod(boot.EnvFile, envMode); err != nil && !errors.Is(err, fs.ErrPermission) {
 			s.Warn("%v — continuing", err)
 		}
 	}

@@ -269,10 +269,7 @@ func (m *StepRecord) stepOf(h boot.Hook) *recordedStep {
 // also sets the mode of config.yaml, which a hook may have replaced. The record isn't synced: after a loss, the steps run once
 // more.
 func (m *StepRecord) Save(ctx context.Context) error {
-	_ = m.withHome(ctx, func(d *fsutil.Dir) error { // the boot ignores errors of this mode, too
-		_, err := d.Chmod(boot.ConfigFile, boot.ConfigFileMode)
-		return err
-	})
+	_ = m.withHome(ctx, func(d *fsutil.Dir) error { return d.Chmod(boot.ConfigFile, boot.ConfigFileMode) }) // the boot ignores errors of this mode, too
 	m.mu.Lock()
 	r := kept.StepRecord{Format: kept.FormatVersion, Steps: maps.Clone(m.steps)}
 	changed := m.changed

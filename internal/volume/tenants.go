@@ -184,8 +184,7 @@ func MoveHome(d *fsutil.Dir, profile string, was uint32, to fsutil.Owner, tenant
 		return fsutil.NewActor(fsutil.Identity{UID: to.UID, GID: to.GID}).Do(func() error {
 			err := d.RemoveAll(profile + "/" + boot.ProfileNameFile)
 			if errors.Is(err, fs.ErrPermission) { // the mode of the home does not let its owner write
-				_, err = d.Chmod(profile, privateMode)
-				err = cmp.Or(err, d.RemoveAll(profile+"/"+boot.ProfileNameFile))
+				err = cmp.Or(d.Chmod(profile, privateMode), d.RemoveAll(profile+"/"+boot.ProfileNameFile))
 			}
 			return err
 		})
@@ -293,7 +292,7 @@ func removeOtherAccess(o boot.Options) {
 	defer d.Close()
 	set := func(rel string, clear, add fs.FileMode) {
 		if info, err := d.Lstat(rel); err == nil && fsutil.UID(info) == o.Owner().UID {
-			_, _ = d.Chmod(rel, info.Mode().Perm()&^clear|add) // Chmod changes only regular files and directories
+			_ = d.Chmod(rel, info.Mode().Perm()&^clear|add) // Chmod changes only regular files and directories
 		}
 	}
 	for _, dir := range []string{"", boot.ProfilesDir} {

@@ -259,8 +259,7 @@ func addComment(c *call) verbAction {
 		if runes := []rune(text); most != nil && len(runes) > int(*most) {
 			text = string(runes[:*most])
 		}
-		_, err := s.AddComment(ctx, c.Now(), words[0], c.author(*author), text)
-		return c.reportDone(true, err, "Commented on %s", words[0])
+		return c.reportDone(true, s.AddComment(ctx, c.Now(), words[0], c.author(*author), text), "Commented on %s", words[0])
 	}
 }
 

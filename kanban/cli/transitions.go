@@ -100,7 +100,7 @@ func (c *call) forEachTaskWithReason(ctx context.Context, s *kanban.Store, ids [
 	return c.forEachTask(ids, done+" %s", func(id string) (bool, error) {
 		ok, err := do(id)
 		if ok && err == nil && reason != "" {
-			_, err = s.AddComment(ctx, c.Now(), id, c.author(""), kind+": "+reason)
+			err = s.AddComment(ctx, c.Now(), id, c.author(""), kind+": "+reason)
 		}
 		return ok, err
 	})

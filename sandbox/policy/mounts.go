@@ -161,7 +161,7 @@ func (g *Guarded) resolveSource(m sandbox.Mount) (string, fs.FileInfo, error) {
 	if errors.Is(err, fs.ErrNotExist) && m.CreateHostParent {
 		if err = dir.Mkdir(rel, 0o755); err == nil && g.gate.KnownRootMode() == RootIsolated {
 			// Let root inside write here, which maps to a user without other rights to the directory.
-			_, err = dir.Chmod(rel, 0o777)
+			err = dir.Chmod(rel, 0o777)
 		}
 		if err == nil {
 			info, err = dir.Lstat(rel)

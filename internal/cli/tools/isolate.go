@@ -359,7 +359,7 @@ func (p *importDir) installHome() error {
 		}
 	}
 	// Root would change whatever the owner of the directory has renamed to this name, so act as the owner.
-	err := p.owner.Do(func() error { _, err := p.dir.Chmod(name, mode); return err })
+	err := p.owner.Do(func() error { return p.dir.Chmod(name, mode) })
 	if err == nil {
 		err = unix.Renameat2(int(p.file.Fd()), name, p.homesFD, name, flags)
 	}

@@ -275,6 +275,5 @@ func (l *Logs) StoreReport(name string, report []byte) (path string, err error) 
 		return "", err
 	}
 	defer d.Close()
-	_, err = d.Append(name, report, 0o640)
-	return filepath.Join(dir, name), err
+	return filepath.Join(dir, name), d.Append(name, report, 0o640)
 }

@@ -129,7 +129,7 @@ func (l Layout) useEmptyDir(dir *fsutil.Dir, owner uint32) bool {
 	}
 	entries, _, err := dir.ReadAtMost("", 1)
 	if err == nil && len(entries) == 0 {
-		_, err = dir.Chmod("", 0o755)
+		err = dir.Chmod("", 0o755)
 	}
 	return err == nil && len(entries) == 0
 }
@@ -257,7 +257,7 @@ func (l Layout) recreateDir(parent *fsutil.Dir, name string, by *fsutil.Actor) (
 		err = parent.Mkdir(name, 0o755)
 	}
 	if err == nil {
-		_, err = parent.Chmod(name, 0o755)
+		err = parent.Chmod(name, 0o755)
 	}
 	var d *fsutil.Dir
 	if err == nil {

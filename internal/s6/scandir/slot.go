@@ -84,8 +84,7 @@ func (s *Slot) SetDown(down bool) error {
 		return nil
 	}
 	if down {
-		_, err := s.dir.Append(formats.DownFile, nil, 0o644)
-		return err
+		return s.dir.Append(formats.DownFile, nil, 0o644)
 	}
 	if err := s.dir.Remove(formats.DownFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
