@@ -2,13 +2,16 @@ package archive_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"flag"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"hinit/profiles/archive"
 )
@@ -176,5 +179,20 @@ func TestAPartThatLostItsEndInACrashIsRefused(t *testing.T) {
 			t.Fatalf("after a part of %d bytes that has lost its end, from %d: %v", at, from, err)
 		}
 		c.reset("two")
+	}
+}
+
+// A clone that failed left half an archive beside the homes for a week, though nothing could continue it.
+func TestAFailedCloneLeavesNothing(t *testing.T) {
+	whole, _, _ := exportHome(t, archive.Export{Home: newHome(t), ForClone: true})
+	for _, failed := range []error{io.ErrUnexpectedEOF, io.EOF, context.Canceled} {
+		dir := t.TempDir()
+		_, _, err := (&archive.Import{Dir: dir, Name: "two"}).Run(io.MultiReader(bytes.NewReader(whole.Bytes()[:whole.Len()/2]), iotest.ErrReader(failed)))
+		if err == nil || errors.Is(err, archive.ErrInterrupted) || strings.Contains(err.Error(), "--from") {
+			t.Errorf("after %v: %v", failed, err)
+		}
+		if left := treeListing(t, dir); len(left) != 0 {
+			t.Errorf("after %v it leaves %v", failed, left)
+		}
 	}
 }

@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"hinit/internal/wholefile"
 )
 
 // ImportPrefix and the name of a profile make the name of an import's temporary directory, beside the homes.
@@ -75,7 +77,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 	if err = u.receive(in); err == nil {
 		err = u.makeProfile()
 	}
-	if cut := errors.Is(err, io.ErrUnexpectedEOF); cut && u.canContinue && u.head.Format > 0 {
+	if cut := errors.Is(err, io.ErrUnexpectedEOF); cut && u.canContinue && u.head.Format > 0 && !u.head.Clone {
 		err = ErrInterrupted
 	} else if cut {
 		err = fmt.Errorf("the archive is not complete: %w", err)
@@ -98,7 +100,7 @@ func (im *Import) Run(in io.Reader) (head Head, sum string, err error) {
 // was being received, and at is the offset in the archive at which the missing part begins.
 func (im *Import) InterruptedAt() (snapshot string, at int64, err error) {
 	u := importRun{Import: im}
-	if u.archive, err = os.OpenFile(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive"), readFlags, 0); err != nil {
+	if u.archive, err = wholefile.Open(filepath.Join(im.Dir, ImportPrefix+im.Name, "archive"), readFlags, 0); err != nil {
 		return "", 0, err
 	}
 	defer u.archive.Close()
@@ -135,7 +137,7 @@ func (u *importRun) receive(in io.Reader) (err error) {
 		}
 	}
 	u.canContinue = true
-	if u.archive, err = os.OpenFile(u.tempDir+"/archive", os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600); err != nil {
+	if u.archive, err = wholefile.Open(u.tempDir+"/archive", os.O_RDWR|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600); err != nil {
 		return err
 	}
 	start := u.headReader()
@@ -155,7 +157,7 @@ func (u *importRun) receive(in io.Reader) (err error) {
 	if err == nil && n == most {
 		return errors.New("the archive is larger than its head says")
 	}
-	if err != nil && !errors.Is(err, unix.ENOSPC) {
+	if err != nil && !errors.Is(err, unix.ENOSPC) && !u.head.Clone { // A clone ends with its sender, so nothing can continue it.
 		return fmt.Errorf("%w (%w)", ErrInterrupted, err)
 	}
 	return err
@@ -176,8 +178,7 @@ func (u *importRun) readHead(start io.Reader) error {
 		return errors.New("it is not an archive of a profile")
 	}
 	text, err := io.ReadAll(t)
-	err = cmp.Or(err, json.Unmarshal(text, &u.head))
-	if err == nil && (u.head.Format != formatVersion || u.head.Bytes < 0 || u.head.Bytes > 1<<50 || u.head.Files < 0 || u.head.Files > 1<<30) {
+	if err = cmp.Or(err, json.Unmarshal(text, &u.head)); err == nil && (u.head.Format != formatVersion || u.head.Bytes < 0 || u.head.Bytes > 1<<50 || u.head.Files < 0 || u.head.Files > 1<<30) {
 		err = fmt.Errorf("its format is %d, and this hinit knows %d; or its size is not possible", u.head.Format, formatVersion)
 	}
 	u.sums = newSums(text)

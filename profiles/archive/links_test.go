@@ -213,3 +213,31 @@ func TestAnExportWaitsForNoPipe(t *testing.T) {
 		t.Fatal("the export waits for the pipe")
 	}
 }
+
+// The gateway of a profile could end each export of the profile by a lease on one of its files.
+func TestALeaseOnAFileEndsNoExport(t *testing.T) {
+	dir := newHome(t)
+	f := must(os.OpenFile(dir+"/sessions/a/b/c", os.O_RDWR, 0))(t)
+	defer f.Close()
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Skip("needs leases: ", err)
+	}
+	out, head, _ := exportHome(t, archive.Export{Home: dir})
+	if left := head.LeftOut["a program has a lease on it"]; len(left) != 1 || left[0] != "sessions/a/b/c" {
+		t.Errorf("it says that it left out %v", head.LeftOut)
+	}
+	must(os.Stat(importHome(t, out) + "/SOUL.md"))(t)
+}
+
+func TestAnImportGoesOnWithNoPipe(t *testing.T) {
+	im := archive.Import{Dir: t.TempDir(), Name: "two"}
+	must(0, errors.Join(os.Mkdir(im.Dir+"/.import-two", 0o700), unix.Mkfifo(im.Dir+"/.import-two/archive", 0o600)))(t)
+	_, _, where := im.InterruptedAt()
+	im.Offset = 1
+	_, _, err := im.Run(strings.NewReader("x"))
+	for _, err := range []error{where, err} {
+		if err == nil || !strings.Contains(err.Error(), "it is no regular file") {
+			t.Error(err)
+		}
+	}
+}

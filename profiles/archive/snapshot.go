@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/pause"
@@ -121,11 +122,11 @@ func (s *snapshot) walk(dir string) error {
 }
 
 // ignoreIfGone returns nil if the export can continue after err, an error about the file rel. This is so if the file is gone, has
-// another type now, or may not be read. The head lists files that may not be read. If an error of [os.Root] has no error number,
+// another type now, or may not be read. The head lists files that may not be read, or on which a program has a lease (fcntl(2)). If an error of [os.Root] has no error number,
 // a directory was replaced by a link out of the home; then the file also counts as gone.
 func (s *snapshot) ignoreIfGone(rel string, err error) error {
-	if errors.Is(err, fs.ErrPermission) {
-		s.head.recordLeftOut(rel, "no permission to read it")
+	if leased := errors.Is(err, unix.EAGAIN); leased || errors.Is(err, fs.ErrPermission) {
+		s.head.recordLeftOut(rel, lo.Ternary(leased, "a program has a lease on it", "no permission to read it"))
 		return nil
 	}
 	if !errors.As(err, new(unix.Errno)) || slices.ContainsFunc([]error{fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) }) {

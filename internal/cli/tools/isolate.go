@@ -304,8 +304,8 @@ func (p *importDir) open(rel string) (err error) {
 	if err = p.homes.Mkdir(rel, 0o700); err == nil {
 		p.dir, err = p.homes.OpenSubdir(rel)
 	}
-	if err != nil {
-		return err
+	if err != nil { // its own path begins with /proc/self/fd
+		return fmt.Errorf("%q: %w", filepath.Join(p.importing.Dir, rel), cmp.Or(errors.Unwrap(err), err))
 	}
 	if volume.IsHome(p.dir, ".") {
 		return fmt.Errorf("%s is the home of a profile, which the agent's user has renamed; give it its name back", rel)
