@@ -200,7 +200,7 @@ func makeTempDir() (fd int) {
 		var random uint32
 		mustSucceed("take a random number", bare.Syscall3(unix.SYS_GETRANDOM, uintptr(unsafe.Pointer(&random)), unsafe.Sizeof(random), 0))
 		tempVar.Add("-").AddNumber(int(random))
-		mustSucceed("make a directory for temporary files", bare.Syscall3(unix.SYS_MKDIRAT, bare.AtFDCWD, dir, 0o700))
+		mustSucceed("make a directory for temporary files in /tmp, which must be writable (docker: --tmpfs /tmp)", bare.Syscall3(unix.SYS_MKDIRAT, bare.AtFDCWD, dir, 0o700))
 		fd = bare.Syscall3(unix.SYS_OPENAT, bare.AtFDCWD, dir, flags)
 	}
 	mustSucceed("open the directory for temporary files", fd)

@@ -1,6 +1,7 @@
 package confine
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -172,6 +173,25 @@ func TestAProgramThatIsNotThereHasTheCodeOfAShell(t *testing.T) {
 	dir := accessibleDir(t, "own")
 	if out := runIsolated(t, testkit.IsolationPlan{Name: "t", Home: dir + "/own"}, "exec /no/such/program"); !strings.Contains(out, "not found") {
 		t.Errorf("%s", out)
+	}
+}
+
+// In a container with a read-only root, isolated gateways crashed, and their message named no directory.
+func TestAnIsolatedGatewayThatCannotWriteTmpSaysSo(t *testing.T) {
+	p := testkit.IsolationPlan{Name: "t", Home: accessibleDir(t, "own") + "/own"}
+	runIsolated(t, p, "true") // skips the test where nothing can be isolated
+	said := make(chan string)
+	go func() {
+		runtime.LockOSThread() // the thread has mounts of its own, and ends with this goroutine
+		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		err = errors.Join(err, unix.Mount("none", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""), unix.Mount("none", "/tmp", "tmpfs", unix.MS_RDONLY, ""))
+		if err != nil {
+			t.Error(err)
+		}
+		said <- runIsolated(t, p, "echo started")
+	}()
+	if out := <-said; !strings.Contains(out, "/tmp, which must be writable (docker: --tmpfs /tmp): read-only file system") {
+		t.Error(out)
 	}
 }
 
