@@ -126,15 +126,13 @@ func (s *Server) login(w http.ResponseWriter, r *http.Request) {
 		s.setSession(w, r, until+"."+sign(s.sessionKey, until), int(sessionTime/time.Second))
 		http.Redirect(w, r, s.Base+"/", http.StatusSeeOther)
 	case !s.guesses.allowRequest(limitKeyWithoutToken(r)):
-		s.setRetryAfter(w)
+		w.Header().Set("Retry-After", "60")
 		s.showPage(w, r, http.StatusTooManyRequests, "login", "Log in", "Too many wrong tokens from this address. Wait a minute, or enter the right one.")
 	default:
 		s.Log.Warn("wrong token", "remote", limitKeyWithoutToken(r))
 		s.showPage(w, r, http.StatusForbidden, "login", "Log in", "That is not the token.")
 	}
 }
-
-func (s *Server) setRetryAfter(w http.ResponseWriter) { w.Header().Set("Retry-After", "60") }
 
 func (s *Server) logout(w http.ResponseWriter, r *http.Request) {
 	if isSameSiteForm(r) {

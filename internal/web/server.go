@@ -155,7 +155,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if _, is := bearerTokenOf(r); is && key != ownerLimitKey && s.Token != "" && !s.guesses.allowRequest(key) {
-		s.setRetryAfter(w)
+		w.Header().Set("Retry-After", "60")
 		http.Error(w, "too many wrong tokens from this address; wait a minute, or send the right one", http.StatusTooManyRequests)
 		return
 	}
