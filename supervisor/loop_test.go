@@ -378,6 +378,30 @@ func TestLoopSeesTheKernelsOutOfMemoryKills(t *testing.T) {
 	})
 }
 
+// The kernel kills two services for lack of memory, and hinit sees both ends at once. The second one must not have the cause
+// "signal", as if somebody had killed it by hand.
+func TestOfTwoServicesKilledForMemoryAtOnceTheSecondHadTheCauseSignal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var kills atomic.Uint64
+		b := newBenchWith(t, func(_ *loopBench, cfg *Config) { cfg.OOMKills = kills.Load })
+		for _, name := range []string{"one", "two"} {
+			b.register(t, name, WantUp)
+		}
+		kills.Store(2)
+		for i, want := range []Cause{CauseOOM, CauseOOM, CauseSignal} {
+			name := []string{"one", "two"}[i%2]
+			b.procs.end(b.Snapshot().Find(name).Run, -1, sigKill)
+			synctest.Wait()
+			if got := b.Snapshot().Find(name).LastExit.Cause; got != want {
+				t.Errorf("end %d: cause %s, want %s", i, got, want)
+			}
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		b.shutdown(t)
+	})
+}
+
 // The kernel kills a child of the service for lack of memory. A SIGKILL to the service much later must not count as an OOM
 // kill.
 func TestAnOldKillForMemoryDoesNotExplainALaterKill(t *testing.T) {

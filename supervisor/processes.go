@@ -162,11 +162,14 @@ func (l *Loop) handleExit(x proc.Exit) {
 		CPU: x.CPU, MaxRSS: x.MaxRSS,
 	}
 	recent := true
-	if l.cfg.OOMKills != nil { // read the counter at every exit, so that no kill explains two exits
+	if k := &l.oomKills; l.cfg.OOMKills != nil {
 		kills := l.cfg.OOMKills()
-		recent = kills > l.oomKills.previous
-		e.OOM = recent && x.Signal == sigKill && kills > l.oomKills.explainedUpTo
-		l.oomKills.explainedUpTo = kills
+		recent = kills > k.previous
+		e.OOM = recent && x.Signal == sigKill && kills > k.explainedUpTo
+		if e.OOM { // this kill must not explain another exit, but the other kills must
+			kills = max(k.explainedUpTo, k.previous) + 1
+		}
+		k.explainedUpTo = kills
 	}
 	if x.OOM != nil { // the counter of the control group of the run is more precise than cfg.OOMKills
 		e.OOM = *x.OOM && recent
@@ -204,9 +207,9 @@ func (l *Loop) handleExit(x proc.Exit) {
 // oomKillSamples stores earlier values of Config.OOMKills, the number of out-of-memory kills in the container. A kill explains
 // only an exit within the next seconds: the victim may have been a child whose parent ends much later.
 type oomKillSamples struct {
-	explainedUpTo uint64    // value sampledAt the last exit; kills counted by then do not explain later exits
-	sampled       uint64    // value sampledAt the newest sample
-	previous      uint64    // value sampledAt the sample before the last; kills counted by then are too previous to explain an exit
+	explainedUpTo uint64    // kills counted up to this number do not explain later exits
+	sampled       uint64    // value at the newest sample
+	previous      uint64    // value at the sample before the last; kills counted by then are too old to explain an exit
 	sampledAt     time.Time // time of the last sample
 }
 
