@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -159,15 +160,24 @@ const oomScoreFile = "/proc/self/oom_score_adj"
 // when memory runs out. A process of another user runs LimitsName first and raises its own value, which is cheaper. The process
 // can't inherit the value: hinit would have to raise its own before the fork, and the kernel could then kill hinit.
 func (s *scanner) raiseOOMScore(pid int, score string) {
-	pids := []int{pid}
+	pids := []string{strconv.Itoa(pid)}
 	for i := 0; i < len(pids) && i < maxExitedMarks; i++ {
-		dir := strconv.Itoa(pids[i])
-		_ = WriteKernelFile("/proc/"+dir+"/oom_score_adj", score)
-		list, _ := s.readAll(dir + "/task/" + dir + "/children")
-		for word := range bytes.FieldsSeq(list) {
-			child, _ := strconv.Atoi(string(word))
-			pids = append(pids, child)
-		}
+		_ = WriteKernelFile("/proc/"+pids[i]+"/oom_score_adj", score)
+		list, _ := s.readAll(pids[i] + "/task/" + pids[i] + "/children")
+		pids = append(pids, strings.Fields(string(list))...)
+	}
+}
+
+// longestFork is more time than a fork takes.
+const longestFork = time.Second
+
+// raiseAgain raises the oom_score_adj of started processes a second time, at least longestFork after the first. The kernel copies
+// the value to a child at the beginning of fork(2), and lists the child at the end. So the first time misses a child that is
+// being forked.
+func (t *Table) raiseAgain() {
+	for len(t.raised) > 0 && time.Since(t.raised[0].raisedAt) > longestFork {
+		t.procfs.raiseOOMScore(t.raised[0].mainPID, t.raised[0].oomScore) // for a reaped process the PID is 0, which has no files
+		t.raised = t.raised[1:]
 	}
 }
 

@@ -396,6 +396,33 @@ func TestAServiceGoesBeforeHinitFromItsFirstInstruction(t *testing.T) {
 	}
 }
 
+// A process that a service was forking while hinit raised the service's oom_score_adj kept hinit's own value, so the kernel would
+// kill it after every gateway. With a lot of memory, the kernel needs long for a fork.
+func TestAProcessThatWasBeingForkedKeptTheScoreOfHinit(t *testing.T) {
+	table := newTable(t)
+	const script = `x=$(head -c 30000000 /dev/zero | tr "\0" x); echo ready; for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done; wait`
+	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", script}})
+	want := strconv.Itoa(min(table.ownOOMScore+300, maxOOMScoreAdj))
+	readLine(t, out)
+	table.procfs.raiseOOMScore(table.MainPID(1), want)
+	r := table.runs[1]
+	r.oomScore = want // its raisedAt is long ago
+	table.raised = append(table.raised, r)
+	var children []string
+	dir := strconv.Itoa(r.mainPID)
+	testkit.Until(t, "the service has forked all", func() bool {
+		list, _ := os.ReadFile("/proc/" + dir + "/task/" + dir + "/children")
+		children = strings.Fields(string(list))
+		return len(children) == 8
+	})
+	table.Reap(false, func(Exit) {})
+	for _, child := range children {
+		if got, _ := os.ReadFile("/proc/" + child + "/oom_score_adj"); strings.TrimSpace(string(got)) != want {
+			t.Errorf("process %s has %q, want %s", child, got, want)
+		}
+	}
+}
+
 // When memory runs out, a new process must be killed before hinit, and so must all processes that it starts before hinit raises
 // its oom_score_adj.
 func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -132,10 +133,8 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if len(spec.Argv) == 0 || spec.Argv[0] == "" {
 		return 0, &SpawnError{Object: spec.Name, Err: ErrNoCommand}
 	}
-	if spec.needsSetup() {
-		if err := checkSettings(spec); err != nil {
-			return 0, err
-		}
+	if err := checkSettings(spec); err != nil {
+		return 0, err
 	}
 	path, err := t.findProgram(spec)
 	if err != nil {
@@ -144,14 +143,10 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	tag := fmt.Sprintf("%s=%s:%s:%d", TagVar, spec.Name, t.tagNonce, spec.ID)
 	env := spec.Env
 	if !spec.SameSession {
-		env = make([]string, 0, len(spec.Env)+1)
+		// drop a tag that the caller has inherited
+		env = slices.DeleteFunc(slices.Clone(env), func(kv string) bool { return strings.HasPrefix(kv, TagVar+"=") })
 		if t.tagNonce != "" { // the table of StartChild has no nonce, because its child belongs to no run
-			env = append(env, tag) // an entry before the tag could have the same name
-		}
-		for _, kv := range spec.Env {
-			if !strings.HasPrefix(kv, TagVar+"=") { // drop a tag that the caller has inherited
-				env = append(env, kv)
-			}
+			env = slices.Insert(env, 0, tag) // an entry before the tag could have the same name
 		}
 	}
 	argv := spec.Argv
@@ -171,17 +166,16 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 	if err != nil {
 		return 0, spawnError(spec, path, err)
 	}
-	if spec.OOMIncrease != 0 && !spec.needsSetup() {
-		t.procfs.raiseOOMScore(pid, score)
-	}
 	t.owned[pid] = spec.ID
-	user := uint32(os.Geteuid())
-	if spec.Cred != nil {
-		user = spec.Cred.UID
-	}
+	user := cmp.Or(spec.Cred, &Cred{UID: uint32(os.Geteuid())}).UID
 	r := &run{id: spec.ID, mark: mark, mainPID: pid, group: pid, session: !spec.ForegroundTTY, user: user, cgroup: spec.Setup.Cgroup, service: spec.Name}
 	if r.cgroup != "" {
 		r.oomKills, _ = oomKillsIn(r.cgroup)
+	}
+	if spec.OOMIncrease != 0 && !spec.needsSetup() {
+		t.procfs.raiseOOMScore(pid, score)
+		r.oomScore, r.raisedAt = score, time.Now()
+		t.raised = append(t.raised, r)
 	}
 	t.runs[spec.ID] = r
 	if mark != 0 {

@@ -50,6 +50,7 @@ type Table struct {
 	checkBudgetFrom  time.Time // findProgram may spend a share of the time since then on checks
 	pathChecker      *fsutil.Actor
 	slowServices     map[string]time.Time // time until which findProgram checks no paths of a service, by the name of the service
+	raised           []*run               // runs whose oom_score_adj raiseAgain must raise again, oldest first
 }
 
 // run is the table's record of the processes of one run.
@@ -64,7 +65,9 @@ type run struct {
 	// oomKills counts out-of-memory kills in the control group that did not end this run: kills before the run, and kills that
 	// explain the end of another run.
 	oomKills uint64
-	service  string // name of the service
+	service  string    // name of the service
+	oomScore string    `reexec:"-"` // oom_score_adj of the main process, which hinit set at the time raisedAt
+	raisedAt time.Time `reexec:"-"`
 }
 
 // Exit describes a reaped child.
@@ -135,6 +138,7 @@ func (t *Table) signalMain(id uint64, signal int, target string, sign int) error
 // may call Spawn, Signal and SignalTree. If a tracer holds a dead main process, Reap reports its end now and reaps the process
 // later, as an orphan.
 func (t *Table) Reap(trees bool, each func(Exit)) (childless bool) {
+	t.raiseAgain()
 	ends := 0
 	for {
 		pid, none := findExitedChild()

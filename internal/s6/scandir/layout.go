@@ -176,9 +176,7 @@ func (l Layout) checkUnlocked() error {
 		return fmt.Errorf("cannot use %q as the scan directory: expected an absolute path with two names or more", l.ScanDir)
 	}
 	lock, err := l.takeLock()
-	if lock != nil {
-		_ = lock.Close()
-	}
+	_ = lock.Close() // after an error lock is nil, and Close does nothing
 	if errors.Is(err, errScanDirLocked) {
 		return err
 	}
