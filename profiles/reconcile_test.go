@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -335,34 +334,12 @@ func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 	}
 }
 
-// TestAHomeFullOfNamesIsBootedAsAnyOther checks that a home with very many names is handled
-// normally.
-func TestAHomeFullOfNamesIsBootedAsAnyOther(t *testing.T) {
-	t.Parallel() // This test mostly waits, so it runs beside others.
-	s := profiles.NewVolume(t)
-	profiles.Write(t, s, "profiles/p/SOUL.md", "")
-	profiles.Write(t, s, "profiles/p/gateway.pid", "{}")
-	profiles.Write(t, s, "profiles/p/gateway_state.json", `{"desired_state":"running"}`)
-	for i := range fsutil.MaxDirNames + 1 {
-		if err := os.Symlink("x", filepath.Join(s.Root(), "profiles/p", strconv.Itoa(i))); err != nil {
-			t.Fatal(err)
-		}
-	}
-	p := s.Reconcile(profiles.BootOptions{})
-	if len(p.Profiles) != 2 || p.Profiles[1].Profile.Name != "p" || !p.Profiles[1].Start || len(p.Warnings) > 0 {
-		t.Errorf("plan %+v, %+v", p.Profiles, p.Warnings)
-	}
-	if profiles.Exists(t, s, "profiles/p/gateway.pid") {
-		t.Error("gateway.pid is still there")
-	}
-}
-
 // TestAHomeOfManyNamesHoldsUpNoStart checks that the boot does not read millions of names in one
 // home before other gateways start.
 func TestAHomeOfManyNamesHoldsUpNoStart(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/p/SOUL.md", "")
-	for i := range 4 * fsutil.MaxDirNames {
+	for i := range 2 * fsutil.MaxDirNames { // all of these names take more than 4 MB
 		if err := os.Symlink("x", filepath.Join(s.Root(), "profiles/p", fmt.Sprintf("%0240d", i))); err != nil {
 			t.Fatal(err)
 		}
