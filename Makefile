@@ -69,7 +69,7 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@# at a time, time limits pass on a machine on which the start of a process takes 20 ms. The tests that need the build with faults
 	@# come last, because they compile the same packages as the first row. go vet is off, because make lint runs all of it.
 	@go run ./test/summary -again 10 -programs -- \
-	  "$(RACE) -vet=off -p 3 -timeout 30m ./internal/volume ./logrotate ./internal/web ./sandbox ./internal/control ./internal/probe ./profiles ./internal/lease ./internal/fsutil ./internal/proc ./internal/forward ./internal/redact $$(tools/raced | tr '\n' ' ')" \
+	  "$(RACE) -vet=off -p 3 -timeout 30m ./internal/volume ./logrotate ./internal/web ./sandbox ./internal/control ./internal/probe ./profiles ./internal/lease ./internal/fsutil ./internal/proc ./internal/forward $$(tools/raced | tr '\n' ' ')" \
 	  beside \
 	  "-vet=off -p 3 -timeout 45m ./test/tenants ./test/e2e ./profiles/archive ./test/script ./test/sandbox ./test/promises ./kanban ./test/s6 ./test/kanban $$(tools/raced -not | tr '\n' ' ')" \
 	  "$(RACE) -vet=off -p 2 -timeout 30m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate"

@@ -49,7 +49,7 @@ func TestASocketThatLingersHoldsUpNobodyWhoIsPassedIt(t *testing.T) {
 			if err != nil {
 				t.Error(err)
 			}
-		case <-time.After(20 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Fatal("the call waits for the socket that was passed")
 		}
 	}

@@ -17,6 +17,7 @@ import (
 	"hinit/client"
 	"hinit/client/dial"
 	"hinit/internal/config"
+	"hinit/internal/testkit"
 	"hinit/supervisor"
 )
 
@@ -46,7 +47,7 @@ func (t messageLog) next(test *testing.T) string {
 	select {
 	case line := <-t:
 		return line
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		test.Fatal("nothing was said")
 		return ""
 	}
@@ -185,7 +186,7 @@ func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	}()
 	select {
 	case <-closed:
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("the stop waits for the socket")
 	}
 	close(hang)

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"hinit/internal/testkit"
 )
 
 func serveFIFO(t *testing.T, carryOut func(order string) string) (write func(text string), messages chan string) {
@@ -39,7 +41,7 @@ func nextLine(t *testing.T, messages chan string) string {
 	select {
 	case line := <-messages:
 		return line
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatal("nothing was said")
 		return ""
 	}

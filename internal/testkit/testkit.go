@@ -1,5 +1,6 @@
 // Package testkit holds helpers that the tests of many packages share. They wait for a condition, skip or fail without root,
-// and run many waiting tests at the same time. Only tests import it. It owns no goroutine except the reader of each [Terminal].
+// and run many waiting tests at the same time. Only tests import it. It owns the goroutines of [WithinCPU] and the readers of
+// [Terminal].
 package testkit
 
 import (
@@ -39,6 +40,35 @@ func Until(t testing.TB, what string, cond func() bool) {
 		}
 		PausePoll(begin, looked)
 	}
+}
+
+// WithinCPU calls f, and fails the test if this process uses more than limit of processor time for it. Unlike a time on the
+// clock, processor time does not grow while other programs run. f must not end the goroutine, and no other test may run
+// meanwhile.
+func WithinCPU(t testing.TB, limit time.Duration, f func()) {
+	t.Helper()
+	ended, begin := make(chan struct{}), usedCPU(unix.RUSAGE_SELF)
+	go func() {
+		defer close(ended)
+		f()
+	}()
+	for running := true; running; {
+		select {
+		case <-ended:
+			running = false
+		case <-time.After(100 * time.Millisecond):
+		}
+		if used := usedCPU(unix.RUSAGE_SELF) - begin; used > limit {
+			t.Fatalf("it has taken %v of processor time, and %v are allowed", used, limit)
+		}
+	}
+}
+
+// usedCPU returns the processor time of this process or its children: who is a constant of getrusage(2).
+func usedCPU(who int) time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(who, &u)
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // PausePoll waits between two checks of a condition. begin is the time of the first check, and looked the time of the last one.
@@ -128,17 +158,12 @@ const fastProgramStart = 1500 * time.Microsecond
 // on other running programs.
 func programStartTime() time.Duration {
 	const times = 30
-	used := func() time.Duration {
-		var u unix.Rusage
-		_ = unix.Getrusage(unix.RUSAGE_CHILDREN, &u)
-		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-	}
-	before := used()
+	before := usedCPU(unix.RUSAGE_CHILDREN)
 	for range times {
 		// Without /bin/true the time is short, and LimitParallel allows all tests.
 		_ = exec.CommandContext(context.Background(), "/bin/true").Run()
 	}
-	return max((used()-before)/times, time.Microsecond)
+	return max((usedCPU(unix.RUSAGE_CHILDREN)-before)/times, time.Microsecond)
 }
 
 // WriteProgram writes a file that is executed soon. During the write it prevents forks, because a process that another test

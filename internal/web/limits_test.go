@@ -164,7 +164,7 @@ func TestAPageWasKeptUpToDateAfterItsSession(t *testing.T) {
 		if code != http.StatusOK {
 			t.Errorf("the answer is %d", code)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("the stream has not ended")
 	}
 }

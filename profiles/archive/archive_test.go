@@ -725,7 +725,7 @@ func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "there is a profile or a file of that name") {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("it waits for the content")
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/isolation"
+	"hinit/internal/testkit"
 	"hinit/profiles/archive"
 )
 
@@ -209,7 +210,7 @@ func TestAnExportWaitsForNoPipe(t *testing.T) {
 		if err == nil {
 			t.Error("the pipe was a head")
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatal("the export waits for the pipe")
 	}
 }

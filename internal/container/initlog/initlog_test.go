@@ -94,7 +94,7 @@ func TestAContainerWhoseConsoleIsNotReadEnds(t *testing.T) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatal("the message waits for the reader")
 	}
 	os.Stderr = was
