@@ -63,6 +63,7 @@ type Forwarder struct {
 	positions        Positions
 	positionsChanged bool // whether the positions have changed since the last save
 	saveFailed       bool // whether the last attempt to save the positions has failed
+	refusalLoggedAt  time.Time
 }
 
 // Counts are totals since the positions file was created.
@@ -246,7 +247,10 @@ func (f *Forwarder) deliver(ctx context.Context, batch []Record) bool {
 		switch {
 		case some:
 			left = min(max(refused.Records, 1), len(batch))
-			f.Log.Error("the receiver refuses records, which are left out", "records", left, "of", len(batch), "service", batch[0].Service, "error", err)
+			if time.Since(f.refusalLoggedAt) > time.Second { // A receiver may refuse every record. Positions.Counts has their number.
+				f.refusalLoggedAt = time.Now()
+				f.Log.Error("the receiver refuses records, which are left out", "records", left, "of", len(batch), "service", batch[0].Service, "error", err)
+			}
 		case err == nil && failures > 0:
 			f.Log.Info("the receiver takes records again")
 		}

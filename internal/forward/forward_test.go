@@ -444,6 +444,25 @@ func TestARefusedRecordIsLeftOutAlone(t *testing.T) {
 	}
 }
 
+// A collector that refused every line filled the container log: each line became a message of up to 4 KB.
+func TestACollectorThatRefusesAllDoesNotFillTheLog(t *testing.T) {
+	l, f := newLog(t)
+	s := &fakeSink{fail: func(int, []Record) error { return RefusedError{error: errors.New("no such tenant")} }}
+	l.writeLines(300)
+	said := make(chan string, 1000)
+	began := time.Now()
+	stop := startForwarder(t, f, s.send, func(w *Forwarder) { w.Log = slog.New(slog.NewTextHandler(lineChan(said), nil)) })
+	testkit.Until(t, "the refusals", func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return s.calls > 300
+	})
+	refused := stop().Counts().RefusedRecords
+	if most := 1 + int(time.Since(began)/time.Second); len(said) < 1 || len(said) > most || refused < 150 {
+		t.Errorf("%d messages about %d refused records", len(said), refused)
+	}
+}
+
 func TestSecretsAreHidden(t *testing.T) {
 	_, f := newLog(t)
 	key := "sk-" + "ant-api03-" + strings.Repeat("abcd1234", 12)
