@@ -311,6 +311,9 @@ var attacksOnProfile = []attack{
 		priority := int32(0)
 		return call(unix.SYS_SCHED_SETSCHEDULER, uintptr(f.pid), batch, uintptr(unsafe.Pointer(&priority)))
 	}},
+	{"take its cores by PR_SCHED_CORE", false, func(f target) error {
+		return unix.Prctl(unix.PR_SCHED_CORE, unix.PR_SCHED_CORE_SHARE_TO, uintptr(f.pid), 0, 0)
+	}},
 	{"lower its resource limits", true, func(f target) error {
 		return unix.Prlimit(f.pid, unix.RLIMIT_CORE, &unix.Rlimit{}, nil)
 	}},

@@ -268,6 +268,7 @@ func TestTheFilterRefusesWhatItNamesAndNothingElse(t *testing.T) {
 		"its mark by prlimit": {unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_RTTIME, 8}, false}, "its mark from a high address": {unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_RTTIME, 1 << 32}, false},
 		"reading its mark": {unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_RTTIME, 0, 1 << 40}, true}, "another limit by prlimit": {unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_NOFILE, 1 << 40}, true},
 		"priority of its own": {unix.SYS_SETPRIORITY, []uint64{unix.PRIO_PROCESS, 0}, true}, "priority of a user": {unix.SYS_SETPRIORITY, []uint64{unix.PRIO_USER, 0}, false},
+		"its own name": {unix.SYS_PRCTL, []uint64{unix.PR_SET_NAME, 1 << 40}, true}, "cores of another process": {unix.SYS_PRCTL, []uint64{unix.PR_SCHED_CORE, unix.PR_SCHED_CORE_SHARE_TO, 77}, false},
 		"size of a terminal": {unix.SYS_IOCTL, []uint64{0, unix.TIOCGWINSZ}, true}, "typing into a terminal": {unix.SYS_IOCTL, []uint64{0, unix.TIOCSTI}, false},
 		"a flag of a descriptor": {unix.SYS_FCNTL, []uint64{0, unix.F_SETFD}, true}, "a lease of a file": {unix.SYS_FCNTL, []uint64{0, unix.F_SETLEASE}, false},
 		"a copy of a file by reference": {unix.SYS_IOCTL, []uint64{0, unix.FICLONE}, true}, "the flags of a file": {unix.SYS_IOCTL, []uint64{0, unix.FS_IOC_GETFLAGS}, true}, "other flags of a file": {unix.SYS_IOCTL, []uint64{0, unix.FS_IOC_SETFLAGS}, false},

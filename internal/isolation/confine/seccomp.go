@@ -149,6 +149,9 @@ func callChecks() map[uint32][]bpf.Instruction {
 		loadWord(arg2Offset+upperHalfOffset), bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1},
 		returnErrno(unix.EPERM),
 	)
+	// With core scheduling, a process can put other processes of its user into its own group. While a process of a group runs,
+	// processes outside the group can't use the other threads of the same processor core.
+	failIf(unix.SYS_PRCTL, arg0Offset, unix.EPERM, unix.PR_SCHED_CORE)
 	// With a lease, the owner of a file can make each open of it wait 45 s. Profiles with the same user share the files of
 	// the image.
 	failIf(unix.SYS_FCNTL, arg1Offset, unix.EPERM, unix.F_SETLEASE)
