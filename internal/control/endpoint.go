@@ -169,7 +169,8 @@ func (e *Endpoint) CloseForReexec() *Socket {
 // Inherit stores the socket from the previous program, or nil, for [Endpoint.Reattach].
 func (e *Endpoint) Inherit(socket *Socket) { e.predecessor = socket }
 
-// Reattach serves a socket that was detached. If socket is nil, it serves the socket from Inherit, if any.
+// Reattach serves a socket that was detached. If socket is nil, it serves the socket from Inherit, if any. If the socket can't be
+// served, Reattach opens a new one at its path, because orders need a server too.
 func (e *Endpoint) Reattach(socket *Socket) {
 	e.mu.Lock()
 	if socket == nil && e.listener == nil {
@@ -179,8 +180,12 @@ func (e *Endpoint) Reattach(socket *Socket) {
 	if socket == nil {
 		return
 	}
-	if err := e.listen("the control socket is gone", func() (net.Listener, error) { return Attach(*socket) }); err != nil {
+	attach := func() (net.Listener, error) { return Attach(*socket) }
+	if err := e.listen("the control socket is lost, and a new one takes its place", attach); err != nil {
 		e.options.Warn("%v", err)
+		if err := e.Open(socket.Path); err != nil {
+			e.options.Warn("%v", err)
+		}
 	}
 	_ = socket.Orders.Close() // Only after listen has opened the FIFO: its content is lost when its last descriptor closes.
 }

@@ -193,3 +193,35 @@ func TestAStopWasHeldUpByAConnectionInTheQueueOfTheSocket(t *testing.T) {
 	<-closed
 	_ = e.currentServer().http.Close() // returns after the listener is closed
 }
+
+// The FIFO and a new socket must work when the control socket can't be served again after a failed re-execution. Without a server,
+// orders waited in the FIFO for ever.
+func TestOrdersWaitedForEverWhenTheSocketWasLostInAReexecution(t *testing.T) {
+	path, said := filepath.Join(socketDir(t), "s"), make(messageLog, 100)
+	s := NewEndpoint(newEmptyBackend(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn}))
+	if err := s.Open(path); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(t.Context())
+	left := s.CloseForReexec()
+	if left == nil {
+		t.Fatal("it cannot be left")
+	}
+	_ = left.File.Close() // the kernel gives no socket back
+	if err := os.WriteFile(filepath.Join(filepath.Dir(path), orderFIFOName), []byte("status\n"), 0); err != nil {
+		t.Fatal(err)
+	}
+	s.Reattach(left)
+	if got := said.next(t); !strings.Contains(got, "the control socket is lost") {
+		t.Errorf("it warns %q", got)
+	}
+	if got := said.next(t); !strings.HasPrefix(got, "orders: status: hinit of the test") {
+		t.Errorf("the FIFO says %q", got)
+	}
+	if st, err := dial.New(path).Status(t.Context()); err != nil || st.Init.Version != "of the test" {
+		t.Errorf("the new socket answers %+v, %v", st.Init, err)
+	}
+	if again := s.CloseForReexec(); again == nil {
+		t.Error("the next re-execution would lose the new socket")
+	}
+}
