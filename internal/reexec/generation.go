@@ -34,7 +34,7 @@ type Host interface {
 	// LockConfig locks the configuration of the container until the call of release. It waits for the end of a change, until
 	// ctx ends. The error says why no re-execution is possible now.
 	LockConfig(ctx context.Context) (release func(), err error)
-	// TryProgram runs a program as a child, and returns its exit code and the last line of its output.
+	// TryProgram runs a program as a child, and returns its exit code and the last line of its standard output.
 	TryProgram(ctx context.Context, path string, argv ...string) (code int, answer string, err error)
 	// Quiesce waits for operations that must not be interrupted. Until wake is called, no new operation begins. wake is never
 	// nil. After a fault, Quiesce ignores errors and returns nil.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -61,6 +62,24 @@ func TestAnExecCheckIsRunToItsEnd(t *testing.T) {
 	}
 	if _, _, err := h.RunCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"/nowhere"}}); err == nil {
 		t.Error("a program that isn't there was run")
+	}
+}
+
+// A program that writes a warning after its answer must pass the trial of a re-execution. The warning was taken for the answer.
+func TestAWarningAfterTheAnswerWasTakenForTheAnswer(t *testing.T) {
+	h := &Health{options: Options{Loop: startTestLoop(t)}}
+	warnings, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer warnings.Close()
+	spec := proc.Spec{Argv: []string{"sh", "-c", "echo 3; echo a warning >&2"}, Env: os.Environ(), Files: []*os.File{2: warnings}}
+	code, last, err := h.RunCheck(t.Context(), "reexec/try", spec)
+	if code != 0 || last != "3" || err != nil {
+		t.Errorf("code %d, %q, error %v", code, last, err)
+	}
+	if said, err := os.ReadFile(warnings.Name()); string(said) != "a warning\n" {
+		t.Errorf("the standard error is %q, %v", said, err)
 	}
 }
 

@@ -299,7 +299,8 @@ const (
 )
 
 // RunCheck runs an exec check once, as a task of the supervisor, for [probe.Options].Run. It returns the exit code and the
-// last line of output. If ctx ends first, it kills all processes of the check.
+// last line of output. Standard error belongs to the output, unless spec.Files has a file for it. If ctx ends first, RunCheck
+// kills all processes of the check.
 func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
 	// The supervisor may still be killing an earlier process of this check. Wait until it has forgotten that process.
 	// Otherwise it would report the end of that process as the end of the new one.
@@ -320,10 +321,12 @@ func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (cod
 		read <- strings.TrimSpace(string(lines[len(lines)-1]))
 	})
 	defer r.Close()
+	files := [3]*os.File{1: w, 2: w}
+	copy(files[2:], spec.Files[min(2, len(spec.Files)):])
 	// The checked service is already running, so the unit waits for no need. Wait for the supervisor even if ctx ends: it still
 	// needs the pipe, and the code below must end a check that starts late.
 	err = h.options.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
-		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: w},
+		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: files,
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkKillGrace},
 	}, supervisor.WantUp)
 	_ = w.Close()
