@@ -2,6 +2,7 @@ package control
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -43,11 +44,11 @@ func commandHandler(verb client.Verb, once bool) func(s *Server, r *request) (re
 	if once {
 		usual, words = taskWaitTimeout, show.TaskResultText
 	}
-	return func(s *Server, r *request) (reply, error) {
-		wait, timeout, force, err := parseWait(r.body, usual)
-		if err != nil {
-			return reply{}, err
+	return withBody(func(s *Server, r *request, ask client.CommandRequest) (reply, error) {
+		if ask.TimeoutMS < 0 || ask.TimeoutMS > maxWait.Milliseconds() {
+			return reply{}, newError(client.KindBadRequest, "timeout_ms is %d; it goes from 0 to %d", ask.TimeoutMS, maxWait.Milliseconds())
 		}
+		timeout, wait := cmp.Or(time.Duration(ask.TimeoutMS)*time.Millisecond, usual), ask.Wait == nil || *ask.Wait
 		begin := time.Now()
 		limit := timeout
 		if !wait {
@@ -61,7 +62,7 @@ func commandHandler(verb client.Verb, once bool) func(s *Server, r *request) (re
 			return reply{}, err
 		case once && !before.Task:
 			return reply{}, newError(client.KindBadRequest, "%s is no task, so it has no end; set services.%s.once in hinit.yaml, or type: hinit start %s", before.Name, before.Name, before.Name)
-		case force && !once && verb != client.VerbStop:
+		case ask.Force && !once && verb != client.VerbStop:
 			s.backend.SetOwnGatewayAllowed(before.Name)
 		}
 		if err := s.backend.Command(ctx, verb, before.Name); err != nil {
@@ -75,7 +76,7 @@ func commandHandler(verb client.Verb, once bool) func(s *Server, r *request) (re
 			return reply{}, err
 		}
 		return s.commandReply(r, http.StatusOK, after, words)
-	}
+	})
 }
 
 // addState adds the present state of the service to a timeout error. It returns any other error unchanged.
@@ -146,21 +147,6 @@ func (s *Server) awaitBoot(r *request, patience time.Duration) (over bool, err e
 		return false, newError(client.KindTimeout, "hinit is still booting after %s, and does not know all services yet; `hinit status` shows what it is at", patience)
 	}
 	return false, nil
-}
-
-// parseWait reads from the body of a command whether and how long to wait for the effect. The default is timeout.
-func parseWait(body []byte, timeout time.Duration) (wait bool, limit time.Duration, force bool, err error) {
-	var c client.CommandRequest
-	if err := decodeBody(body, &c); err != nil {
-		return false, 0, false, err
-	}
-	if c.TimeoutMS < 0 || c.TimeoutMS > maxWait.Milliseconds() {
-		return false, 0, false, newError(client.KindBadRequest, "timeout_ms is %d; it goes from 0 to %d", c.TimeoutMS, maxWait.Milliseconds())
-	}
-	if c.TimeoutMS > 0 {
-		timeout = time.Duration(c.TimeoutMS) * time.Millisecond
-	}
-	return c.Wait == nil || *c.Wait, timeout, c.Force, nil
 }
 
 // withBody makes a handler from a handler with a decoded JSON body. If T is struct{}, the body must be empty or {}.

@@ -351,15 +351,12 @@ func TestCloseDoesNotWaitForeverForTheCore(t *testing.T) {
 	close(leave)
 }
 
-func FuzzParseWait(f *testing.F) {
+func FuzzDecodeBody(f *testing.F) {
 	for _, body := range []string{"", "{}", `{"wait":false}`, `{"timeout_ms":1}`, `{"timeout_ms":-1}`, "[]", "null", "{}{}", "\x00"} {
 		f.Add([]byte(body))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		_, timeout, _, err := parseWait(body, 30*time.Second)
-		if err == nil && (timeout <= 0 || timeout > maxWait) {
-			t.Errorf("%q: timeout %v", body, timeout)
-		}
+		err := decodeBody(body, &client.CommandRequest{})
 		var e *client.Error
 		if err != nil && (!errors.As(err, &e) || e.Kind != client.KindBadRequest) {
 			t.Errorf("%q: %v", body, err)
