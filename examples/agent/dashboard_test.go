@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"hinit/internal/testkit"
 )
 
 func httpGet(t *testing.T, client *http.Client, url string) (status int, body string) {
@@ -48,7 +50,7 @@ func TestDashboardBindRules(t *testing.T) {
 				port = line[strings.LastIndexByte(line, ':')+1:]
 				return err == nil && strings.HasSuffix(string(data), "\n")
 			})
-			client := http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+			client := http.Client{Timeout: testkit.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
 			code, body := httpGet(t, &client, "http://127.0.0.1:"+port+"/api/status")
 			var status struct {
 				Status       string `json:"status"`

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"hinit/examples/agent/internal/record"
+	"hinit/internal/testkit"
 )
 
 // gatewayProc is a running gateway. Its output goes to files, so that leftover processes can't
@@ -80,7 +81,7 @@ func (g *gatewayProc) signal(sig syscall.Signal) {
 // wait returns the exit code, or the negative number of the signal that ended it.
 func (g *gatewayProc) wait() int {
 	g.t.Helper()
-	stuck := time.AfterFunc(testTimeout, func() { g.cmd.Process.Kill() })
+	stuck := time.AfterFunc(testkit.Patience, func() { g.cmd.Process.Kill() })
 	err := g.cmd.Wait()
 	g.ended = true
 	if !stuck.Stop() {
@@ -162,7 +163,7 @@ func TestGatewayStartWritesItsFiles(t *testing.T) {
 			t.Errorf("%s is %v, want %v", key, state[key], want)
 		}
 	}
-	if at, err := time.Parse(time.RFC3339Nano, state["updated_at"].(string)); err != nil || time.Since(at).Abs() > testTimeout {
+	if at, err := time.Parse(time.RFC3339Nano, state["updated_at"].(string)); err != nil || time.Since(at).Abs() > testkit.Patience {
 		t.Errorf("updated_at is %v", state["updated_at"])
 	}
 	for _, name := range []string{"gateway.pid", "gateway.lock"} {

@@ -16,8 +16,6 @@ import (
 	"hinit/internal/testkit"
 )
 
-const testTimeout = 40 * time.Second
-
 // agentPath returns the path of the binary that all tests run.
 func agentPath() string { return os.Getenv("TEST_AGENT_BINARY") }
 
@@ -87,12 +85,12 @@ func (r result) check(t *testing.T, code int, texts ...string) {
 // eventually polls until ok is true, and fails the test after a timeout.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(testTimeout); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(testkit.Patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if ok() {
 			return
 		}
 	}
-	t.Fatalf("it did not happen within %s: %s", testTimeout, what)
+	t.Fatalf("it did not happen within %s: %s", testkit.Patience, what)
 }
 
 func writeFile(t *testing.T, path, content string) {

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/examples/agent/internal/helper"
+	"hinit/internal/testkit"
 )
 
 func TestGatewayEndsOnDemand(t *testing.T) {
@@ -287,7 +288,7 @@ func TestHealthServer(t *testing.T) {
 	listener.Close()
 	g = startGatewayWith(t, home, env, "gateway", "run", "--replace")
 	g.waitState("running")
-	client := http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true}}
+	client := http.Client{Timeout: testkit.Patience, Transport: &http.Transport{DisableKeepAlives: true}}
 	status, body := httpGet(t, &client, "http://127.0.0.1:"+port+"/health")
 	if status != 200 || !strings.Contains(body, `"platform":"hermes-agent"`) || !strings.Contains(body, `"status":"ok"`) {
 		t.Errorf("%d %s", status, body)
