@@ -71,7 +71,7 @@ test: ## run all tests, in PID namespaces and in Docker too, and say how many pa
 	@go run ./test/summary -again 10 -programs -- \
 	  "$(RACE) -vet=off -p 3 -timeout 30m ./internal/volume ./logrotate ./internal/web ./sandbox ./internal/control ./internal/probe ./profiles ./internal/lease ./internal/fsutil ./internal/proc ./internal/forward $$(tools/raced | tr '\n' ' ')" \
 	  beside \
-	  "-vet=off -p 3 -timeout 45m ./test/tenants ./test/e2e ./profiles/archive ./test/script ./test/sandbox ./test/promises ./kanban ./test/s6 ./test/kanban $$(tools/raced -not | tr '\n' ' ')" \
+	  "-vet=off -p 4 -timeout 45m ./test/tenants ./test/e2e ./profiles/archive ./test/script ./test/sandbox ./test/promises ./kanban ./test/s6 ./test/kanban $$(tools/raced -not | tr '\n' ' ')" \
 	  "$(RACE) -vet=off -p 2 -timeout 30m -tags faults -run Rules|CallsFail|HalfALine ./internal/faultinject ./logrotate"
 
 # With CLUSTER=no it only checks the manifests, with CLUSTER=short it tries each requirement once on the cluster.
