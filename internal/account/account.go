@@ -148,7 +148,7 @@ func Lookup(root, user string) (User, error) {
 		return User{}, &lookupError{user, "", err}
 	}
 	for line := range bytes.Lines(group) {
-		u.Groups = addMembership(u.Groups, line, u.Name)
+		u.Groups = AddMembership(u.Groups, strings.SplitN(string(bytes.TrimSpace(line)), ":", 4), u.Name)
 	}
 	return u, nil
 }
@@ -166,7 +166,7 @@ func findUser(passwd []byte, match func(User) bool) (User, bool) {
 // parsePasswd parses a line of passwd(5): name:password:uid:gid:gecos:home[:shell]. It returns false if the line is invalid.
 func parsePasswd(line []byte) (User, bool) {
 	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 7)
-	if len(f) < 6 || !isValidName(f[0]) {
+	if len(f) < 6 || !IsValidName(f[0]) {
 		return User{}, false
 	}
 	uid, uidOK := ParseID(f[2])
@@ -177,11 +177,11 @@ func parsePasswd(line []byte) (User, bool) {
 	return User{Name: f[0], UID: uid, GID: gid, Home: f[5]}, true
 }
 
-// addMembership parses a line of group(5): name:password:gid:member,member. If the line lists name as a member, addMembership
-// appends the gid of the line to groups, unless groups already contains it. It returns groups.
-func addMembership(groups []uint32, line []byte, name string) []uint32 {
-	f := strings.SplitN(string(bytes.TrimSpace(line)), ":", 4)
-	if len(f) < 4 || !isValidName(f[0]) {
+// AddMembership takes the fields of a line of group(5): name, password, gid, and members with commas between them. If the line
+// lists name as a member, AddMembership appends the gid of the line to groups, unless groups already contains it. It returns
+// groups.
+func AddMembership(groups []uint32, f []string, name string) []uint32 {
+	if len(f) < 4 || !IsValidName(f[0]) {
 		return groups
 	}
 	gid, ok := ParseID(f[2])
@@ -196,9 +196,9 @@ func addMembership(groups []uint32, line []byte, name string) []uint32 {
 	return groups
 }
 
-// isValidName reports whether name, the first field of a line, is the name of an account. An empty line has an empty first
+// IsValidName reports whether name, the first field of a line, is the name of an account. An empty line has an empty first
 // field, a comment begins with "#", and an NIS entry with "+" or "-".
-func isValidName(name string) bool {
+func IsValidName(name string) bool {
 	return name != "" && name[0] != '#' && name[0] != '+' && name[0] != '-'
 }
 

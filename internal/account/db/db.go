@@ -73,11 +73,8 @@ func (d *DB) GroupName(gid uint32) (name string, ok bool) {
 // Groups returns the argument for setgroups(2) for a user: gid first, then every group that lists the user as a member.
 func (d *DB) Groups(user string, gid uint32) []uint32 {
 	groups := []uint32{gid}
-	for i := range d.group.lines {
-		id, ok := d.group.id(i, fieldID)
-		if ok && !slices.Contains(groups, id) && slices.Contains(d.group.members(i), user) {
-			groups = append(groups, id)
-		}
+	for _, l := range d.group.lines {
+		groups = account.AddMembership(groups, l.fields, user)
 	}
 	return groups
 }
@@ -176,7 +173,7 @@ type line struct {
 
 // isValid reports whether the line describes a user or a group.
 func (l line) isValid() bool {
-	return len(l.fields) >= minFields && l.fields[fieldName] != "" && !strings.ContainsRune("#+-", rune(l.fields[fieldName][0]))
+	return len(l.fields) >= minFields && account.IsValidName(l.fields[fieldName])
 }
 
 // readTable reads the file at path into a table. A missing file gives an empty table.
