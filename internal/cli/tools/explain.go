@@ -116,13 +116,6 @@ func nextWhenUp(s client.Service) string {
 	return "nothing; when it ends it is started again"
 }
 
-func nextRun(s client.Service, now time.Time) string {
-	if s.NextRun == nil {
-		return ""
-	}
-	return ", or by its schedule in " + show.FormatDuration(max(s.NextRun.Sub(now), 0))
-}
-
 // explain explains the status of a service.
 func explain(s client.Service, now time.Time) explanation {
 	e := explanation{
@@ -195,7 +188,7 @@ func explain(s client.Service, now time.Time) explanation {
 		e.NextStep = "nothing until its configuration changes, or it is started"
 		propose("start", "start it now")
 	case client.StateFailed:
-		e.NextStep = "nothing until it is started" + nextRun(s, now)
+		e.NextStep = "nothing until it is started" + show.NextRun(", or by its schedule in ", &s, now)
 		if s.Task {
 			propose("run-once", "try again, when what is wrong has been mended")
 			break
@@ -207,7 +200,7 @@ func explain(s client.Service, now time.Time) explanation {
 			e.NextStep = "it is started"
 		}
 		if s.Task {
-			e.NextStep += nextRun(s, now)
+			e.NextStep += show.NextRun(", or by its schedule in ", &s, now)
 			propose("run-once", "run it now")
 			break
 		}

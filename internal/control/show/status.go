@@ -325,24 +325,25 @@ func nextStep(s *client.Service, now time.Time) string {
 		}
 		return "waits for " + strings.Join(s.Needs, ", ")
 	case client.StateParked, client.StateFailed, client.StateStopping, client.StateKilling, client.StateFinishing:
-		return s.Reason + nextRun(s)
+		return s.Reason + NextRun("; next run in ", s, now)
 	case client.StateDown:
 		switch {
 		case s.Want == client.WantUp:
 			return s.Reason
 		case s.Done && s.Task:
-			return "done" + nextRun(s)
+			return "done" + NextRun("; next run in ", s, now)
 		}
-		return strings.TrimPrefix(nextRun(s), "; ")
+		return NextRun("next run in ", s, now)
 	}
 	return ""
 }
 
-func nextRun(s *client.Service) string {
+// NextRun returns prefix and the time from now until the next scheduled run of a service, or "" for a service without a schedule.
+func NextRun(prefix string, s *client.Service, now time.Time) string {
 	if s.NextRun == nil {
 		return ""
 	}
-	return "; next run in " + FormatDuration(max(time.Until(*s.NextRun), 0))
+	return prefix + FormatDuration(max(s.NextRun.Sub(now), 0))
 }
 
 func megabytes(bytes uint64) string {
