@@ -172,7 +172,7 @@ func (p *boardPass) release(w *observedTask, r claimRelease) (ok bool, err error
 	if ok && r.resultList != nil {
 		*r.resultList = append(*r.resultList, w.ID)
 		if w.liveness == Ended || w.WorkerPID != 0 {
-			p.res.EndedRuns = append(p.res.EndedRuns, EndedRun{Task: w.ID, Run: w.CurrentRunID, Profile: w.Assignee, Outcome: r.outcome, Exit: w.exit})
+			p.res.EndedRuns = append(p.res.EndedRuns, EndedRun{Task: w.ID, Profile: w.Assignee, Outcome: r.outcome, Exit: w.exit})
 		}
 	}
 	return ok, err

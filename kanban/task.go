@@ -209,7 +209,6 @@ type GuardedTask struct {
 // EndedRun describes how the worker of a run ended, as far as the runner knows.
 type EndedRun struct {
 	Task    string
-	Run     int64
 	Profile string
 	Outcome string
 	Exit    Exit

@@ -41,7 +41,7 @@ const (
 	runDir     = "run"    // Directories of containers, which mount them and put their helper's socket there.
 	recordsDir = "known"  // Records of containers.
 	toolsDir   = "tools"  // Directories with the versions of the helper.
-	cacheDir   = "memory" // Files with the values of [Manager.Remember].
+	cacheDir   = "memory" // Files with the values of [Manager.StoreCached].
 )
 
 // openStore opens the store at path. If it is missing, openStore creates it.
@@ -261,13 +261,13 @@ const (
 	maxCacheBytes   = 32 << 20
 )
 
-// cachePath returns the path of the file for the value that [Manager.Remember] stores under a key.
+// cachePath returns the path of the file for the value that [Manager.StoreCached] stores under a key.
 func cachePath(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return filepath.Join(cacheDir, hex.EncodeToString(sum[:12]))
 }
 
-// LoadCached returns a value that [Manager.Remember] has stored in the last few minutes, in this process or in another one with
+// LoadCached returns a value that [Manager.StoreCached] has stored in the last few minutes, in this process or in another one with
 // the same sandboxes.
 func (m *Manager) LoadCached(key string) (value []byte, ok bool) {
 	file := cachePath(key)
@@ -280,7 +280,7 @@ func (m *Manager) LoadCached(key string) (value []byte, ok bool) {
 }
 
 // StoreCached stores a value for a few minutes, for all processes with the same sandboxes. A nil value removes the stored one. If
-// the new value can't be written, the old one is removed, so that [Manager.Recall] never returns an outdated value.
+// the new value can't be written, the old one is removed, so that [Manager.LoadCached] never returns an outdated value.
 func (m *Manager) StoreCached(key string, value []byte) {
 	file := cachePath(key)
 	if value == nil || m.store.dir.Replace(file, value, fsutil.ReplaceOptions{Mode: 0o600, NoSync: true}) != nil {

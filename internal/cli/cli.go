@@ -97,11 +97,10 @@ func (t *Terminal) ShowResult(c *Call, answer any, err error, people func()) int
 
 // Verb is a command of the command line, such as status in "hinit status".
 type Verb struct {
-	Name, Args, Summary string
+	Name, Args, Summary string // Args is "..." if another program carries out the verb, see [CompanionVerb]
 	Action              string // the action in errors, after "cannot"; "": the name of the verb
 	JSONHelp            string // description of --json in the help; "" for the usual description
 	Run                 func(*Terminal, *Call) int
-	IsExternal          bool // another program carries out the verb, see [CompanionVerb]
 	TakesVerbNames      bool // arguments are names of verbs, as in "hinit help VERB"
 	SelectsServices     bool // arguments select services by name, pattern or group
 	OtherArgCount       int  // number of arguments at the end that don't select services
@@ -246,7 +245,7 @@ func CompanionVerb(name, summary string) Verb { return CompanionOf("hinit-"+name
 // CompanionOf returns a verb of a program that carries out several verbs. The arguments first precede the user's arguments.
 func CompanionOf(program string, first []string, name, summary string) Verb {
 	return Verb{
-		Name: name, Args: "...", Summary: summary, IsExternal: true,
+		Name: name, Args: "...", Summary: summary,
 		Run: func(t *Terminal, c *Call) int {
 			doing := "run hinit " + name
 			path, err := cmdline.SiblingProgram(program)
