@@ -21,6 +21,12 @@ var pathBuffer, lineBuffer bare.TextBuffer
 // minThreads is the smallest number of threads with which PID 1 works, see internal/tuning.
 const minThreads = 20
 
+// startThreads is the number of threads that the Go runtime needs besides these.
+const startThreads = 5
+
+// leastAddressSpace and leastData are the smallest RLIMIT_AS and RLIMIT_DATA with which the Go runtime of PID 1 starts.
+const leastAddressSpace, leastData = 730 << 20, 76 << 20
+
 // FewThreads is set if PID 1 must work with as few threads as possible, because the kernel allows no more.
 var FewThreads bool
 
@@ -38,12 +44,36 @@ func Begin(stack *uintptr) (argv, env bare.CStrings, missing bool) {
 	case argv.Len == 0 || bare.Syscall3(syscall.SYS_GETPID, 0, 0, 0) == 1:
 		if env.Getenv("HINIT_HANDOVER") != "" {
 			awaitThreads(env.Getenv("HINIT_HALTED"))
+		} else {
+			checkLimits(env.Getenv("KUBERNETES_SERVICE_HOST") != "")
 		}
 	case IsToolsCommand(name, argv):
 		execTools(argv, env)
 		missing = true
 	}
 	return argv, env, missing
+}
+
+// checkLimits ends the process with a message if the Go runtime could not start. The runtime would end it with a stack trace. The
+// limit of processes of a pod is in no file of its containers, so checkLimits creates threads to find out.
+func checkLimits(inPod bool) {
+	space, data := syscall.Rlimit{Cur: ^uint64(0)}, syscall.Rlimit{Cur: ^uint64(0)}
+	bare.Syscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_AS, 0, uintptr(unsafe.Pointer(&space)), 0)
+	bare.Syscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_DATA, 0, uintptr(unsafe.Pointer(&data)), 0)
+	switch {
+	case space.Cur < leastAddressSpace:
+		refuse("its address space is limited to less than 730 MiB; start the container with a higher limit, or none (prlimit --as)")
+	case data.Cur < leastData:
+		refuse("its data is limited to less than 76 MiB; start the container with a higher limit (docker: --ulimit data)")
+	case inPod && !HasRoomFor(minThreads+startThreads):
+		refuse("the pod has no process numbers left for its 25 threads; end processes of the pod, or raise podPidsLimit of the kubelet")
+	}
+	FewThreads = inPod && !HasRoomFor(len(threadIDs))
+}
+
+func refuse(why string) {
+	bare.Write(2, lineBuffer.Add("[hinit] cannot run: ").Add(why).Add("\n").String())
+	bare.Syscall3(syscall.SYS_EXIT_GROUP, 1, 0, 0)
 }
 
 // execTools executes hinit-tools, which is in the directory of this program. It returns only after an error.
@@ -84,10 +114,7 @@ func awaitThreads(frozen string) {
 			continue
 		}
 		for i := range n { // wait until the threads of HasRoomFor have ended, because the kernel may need time to free their IDs
-			for range 1000 {
-				if bare.Syscall3(syscall.SYS_TGKILL, 1, threadIDs[i], 0) < 0 {
-					break
-				}
+			for tries := 0; tries < 1000 && bare.Syscall3(syscall.SYS_TGKILL, 1, threadIDs[i], 0) >= 0; tries++ {
 				sleep(1e6)
 			}
 		}

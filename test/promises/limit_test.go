@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"hinit/client"
 )
 
@@ -66,4 +68,46 @@ func TestRootActsAtALimitThatIsReached(t *testing.T) {
 	b.check(b.checkState(names[2], client.StateUp)(), os.WriteFile(filepath.Join(group, "pids.max"), []byte("max"), 0))
 	b.startAndAwait(names[0])
 	sheet.add("faults", 1)
+}
+
+// TestALimitThatEndsTheGoRuntimeIsNamed checks that PID 1 says in one sentence which limit is too low. It ended with a stack trace.
+func TestALimitThatEndsTheGoRuntimeIsNamed(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	for _, c := range []struct {
+		says   string
+		pids   string
+		limits map[int]uint64
+	}{
+		{"cannot run: the pod has no process numbers left for its 25 threads; ", "20", nil},
+		{"cannot run: its address space is limited to less than 730 MiB; ", "", map[int]uint64{unix.RLIMIT_AS: 640 << 20}},
+		{"cannot run: its data is limited to less than 76 MiB; ", "", map[int]uint64{unix.RLIMIT_DATA: 64 << 20}},
+	} {
+		s := setup{config: quick, env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"}, stageConfig: stageConfig{Limits: c.limits}}
+		if c.pids != "" {
+			s.Cgroup = pidsGroup(t)
+		}
+		b := newBox(t, s)
+		if c.pids != "" {
+			b.check(os.WriteFile(filepath.Join(s.Cgroup, "pids.max"), []byte(c.pids), 0))
+		}
+		b.start()
+		code := b.wait(patience)
+		if said := b.lastWords(); code != 1 || !strings.Contains(said, c.says) || strings.Contains(said, "goroutine") {
+			t.Errorf("exit code %d, want 1 with %q:\n%s", code, c.says, said)
+		}
+	}
+}
+
+// TestAPodWithFewProcessNumbersIsServed checks that PID 1 works with few threads where the pod has no process numbers for more. Its
+// containers do not see this limit, and PID 1 ended with a stack trace.
+func TestAPodWithFewProcessNumbersIsServed(t *testing.T) {
+	beside(t)
+	requireRoot(t)
+	group := pidsGroup(t)
+	b := newBox(t, setup{config: quick, env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"}, stageConfig: stageConfig{Cgroup: group}})
+	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte("40"), 0))
+	b.profile("a", sleeper)
+	b.boot()
+	b.startAndAwait("a")
 }

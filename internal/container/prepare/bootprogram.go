@@ -104,7 +104,7 @@ func (p *bootProgram) receive(ctx context.Context, handle func(boot.Message) err
 		case fault != nil && p.loop.Snapshot().Stopping:
 			return fmt.Errorf("%w: %w", errProgramFailed, supervisor.ErrStopping)
 		case fault != nil:
-			return fmt.Errorf("%w: %q cannot be started, or has ended early: %w; install the one of this version beside hinit", errProgramFailed, p.path, fault)
+			return fmt.Errorf("%w: %q cannot be started, or has ended early: %w; install the one of this version beside hinit, or if it is there, raise the limits of processes and memory", errProgramFailed, p.path, fault)
 		case m.Done == nil:
 			err = handle(m)
 		case m.Done.Error != "":

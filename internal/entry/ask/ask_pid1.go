@@ -76,7 +76,7 @@ func beginHinit(stack *uintptr) {
 func begin(stack *uintptr) {
 	argv, env := bare.InitialStack(stack)
 	name := bare.BaseName(argv.Index(0))
-	if !entry.IsToolsCommand(name, argv) {
+	if !entry.IsToolsCommand(name, argv) && name != "hinit-boot" { // PID 1 does not see why its boot program can't start
 		return
 	}
 	dir := env.Getenv("HINIT_RUNTIME_DIR")

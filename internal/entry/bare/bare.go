@@ -119,10 +119,7 @@ func ParseNumber(text string) (n uint32, rest string) {
 	for ; i < len(text) && text[i] != ':'; i++ {
 		n = 10*n + uint32(text[i]-'0')
 	}
-	if i < len(text) {
-		rest = text[i+1:]
-	}
-	return n, rest
+	return n, text[min(i+1, len(text)):]
 }
 
 // Write writes s, and returns the number of written bytes. It waits for space in a pipe, even if the starter of the program has
