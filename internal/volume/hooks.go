@@ -18,6 +18,7 @@ import (
 	"hinit/internal/config"
 	"hinit/internal/fsutil"
 	"hinit/internal/guard"
+	"hinit/internal/proc"
 	"hinit/internal/trust"
 )
 
@@ -43,10 +44,8 @@ const skillsSync = "skills_sync.py"
 // hasOtherSkillDirs reports whether the agent's skills also come from directories that the hook skillsSync doesn't list as inputs.
 // Then the hook can't be skipped.
 func hasOtherSkillDirs(env []string, d *fsutil.Dir) bool {
-	for _, kv := range env {
-		if name, at, _ := strings.Cut(kv, "="); at != "" && (name == "HERMES_BUNDLED_SKILLS" || name == "HERMES_OPTIONAL_SKILLS") {
-			return true
-		}
+	if proc.Getenv(env, "HERMES_BUNDLED_SKILLS")+proc.Getenv(env, "HERMES_OPTIONAL_SKILLS") != "" {
+		return true
 	}
 	data, err := d.ReadFile(boot.ConfigFile, maxSeedSize)
 	if err != nil {

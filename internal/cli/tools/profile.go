@@ -274,6 +274,10 @@ func (m *profileManager) changeProfiles(command []string, vars map[string]string
 	return m.ReportError(m.action, m.client.Rescan(context.Background()))
 }
 
+// agentCommandTimeout is the time for a command of the agent. The removal of a large home takes minutes. Without a limit, the agent
+// could keep root's command waiting by SIGSTOP to its own. A test changes it.
+var agentCommandTimeout = 30 * time.Minute
+
 // runAgentCommand runs the agent's own command as the agent's user. If no command is configured, done is false. It prints the
 // output only of a failed command.
 func (m *profileManager) runAgentCommand(command []string, vars map[string]string) (done bool, err error) {
@@ -284,13 +288,15 @@ func (m *profileManager) runAgentCommand(command []string, vars map[string]strin
 	env := map[string]string{"HOME": m.cfg.ExpandString(m.cfg.Agent.Env["HOME"], nil)}
 	// Without its own session, the agent could type into the root shell that runs hinit.
 	spec := proc.Spec{ID: 1, Argv: argv, Env: proc.SetEnv(boot.ContainerEnv(m.cfg.Home), env), Dir: m.cfg.Home, Cred: m.agent.Cred}
-	out, errs, x, err := proc.Output(context.Background(), spec, 32<<10)
+	ctx, cancel := context.WithTimeout(context.Background(), agentCommandTimeout)
+	defer cancel()
+	out, errs, x, err := proc.Output(ctx, spec, 32<<10)
 	name := strings.Join(argv, " ")
 	switch {
 	case err != nil:
 		return false, err
 	case x.Signal != 0:
-		return false, fmt.Errorf("%q was ended by %s", name, show.SignalName(x.Signal))
+		return false, fmt.Errorf("%q was ended by %s (hinit kills it after %v)", name, show.SignalName(x.Signal), agentCommandTimeout)
 	case x.Code != 0:
 		return false, fmt.Errorf("%q has ended with code %d: %s", name, x.Code, strings.Join(strings.Fields(string(out)+" "+string(errs)), " "))
 	}
@@ -308,8 +314,7 @@ func (m *profileManager) confirm(question string) (bool, error) {
 	if err != nil {
 		return false, nil
 	}
-	answer = strings.ToLower(strings.TrimSpace(answer))
-	return answer == "y" || answer == "yes", nil
+	return slices.Contains([]string{"y", "yes"}, strings.ToLower(strings.TrimSpace(answer))), nil
 }
 
 // profileRow describes one profile in the output of `hinit profile … --json`, and in a row of `hinit profile list`. For a

@@ -6,9 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"hinit/internal/cli"
 	"hinit/internal/cmdline"
+	"hinit/internal/config"
 	"hinit/profiles"
 )
 
@@ -30,5 +32,27 @@ func TestADeletionThatComesSecondSaysThatTheProfileIsGone(t *testing.T) {
 	said.Reset()
 	if code := m.printMissing("other", &fs.PathError{Op: "stat", Path: "x", Err: fs.ErrNotExist}); code != cmdline.ExitFailed || !strings.Contains(said.String(), "stat x") {
 		t.Errorf("a file of a profile is missing: code %d, %s", code, said.String())
+	}
+}
+
+// Root's command must end although the agent stops its own command, which hinit runs, by SIGSTOP. Root's command waited until
+// somebody pressed Ctrl-C.
+func TestAStoppedCommandOfTheAgentHeldUpRootForEver(t *testing.T) {
+	timeout := agentCommandTimeout
+	agentCommandTimeout = 100 * time.Millisecond
+	defer func() { agentCommandTimeout = timeout }()
+	m := &profileManager{cfg: &config.Config{Home: t.TempDir()}}
+	ended := make(chan error, 1)
+	go func() {
+		_, err := m.runAgentCommand([]string{"/bin/sh", "-c", "kill -STOP $$"}, nil)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil || !strings.Contains(err.Error(), "was ended by SIGKILL (hinit kills it after 100ms)") {
+			t.Errorf("the error is %v", err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("it still waits")
 	}
 }
