@@ -267,8 +267,8 @@ func cachePath(key string) string {
 	return filepath.Join(cacheDir, hex.EncodeToString(sum[:12]))
 }
 
-// LoadCached returns a value that [Manager.StoreCached] has stored in the last few minutes, in this process or in another one with
-// the same sandboxes.
+// LoadCached returns a value that [Manager.StoreCached] has stored in the last few minutes, in this process or in another one
+// with the same sandboxes.
 func (m *Manager) LoadCached(key string) (value []byte, ok bool) {
 	file := cachePath(key)
 	info, err := m.store.dir.Lstat(file)
