@@ -15,7 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/samber/lo"
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/pause"
@@ -122,17 +121,18 @@ func (s *snapshot) walk(dir string) error {
 }
 
 // ignoreIfGone returns nil if the export can continue after err, an error about the file rel. This is so if the file is gone, has
-// another type now, or may not be read. The head lists files that may not be read, or on which a program has a lease (fcntl(2)). If an error of [os.Root] has no error number,
-// a directory was replaced by a link out of the home; then the file also counts as gone.
+// another type now, or may not be read. The head lists files that may not be read, or on which a program has a lease (fcntl(2)). If
+// an error of [os.Root] has no error number, a directory was replaced by a link out of the home; then the file also counts as gone.
 func (s *snapshot) ignoreIfGone(rel string, err error) error {
-	if leased := errors.Is(err, unix.EAGAIN); leased || errors.Is(err, fs.ErrPermission) {
-		s.head.recordLeftOut(rel, lo.Ternary(leased, "a program has a lease on it", "no permission to read it"))
-		return nil
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		s.head.recordLeftOut(rel, "a program has a lease on it")
+	case errors.Is(err, fs.ErrPermission):
+		s.head.recordLeftOut(rel, "no permission to read it")
+	case errors.As(err, new(unix.Errno)) && !slices.ContainsFunc([]error{fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) }):
+		return err
 	}
-	if !errors.As(err, new(unix.Errno)) || slices.ContainsFunc([]error{fs.ErrNotExist, unix.ENOTDIR, unix.ELOOP, unix.ENXIO, unix.EINVAL}, func(e error) bool { return errors.Is(err, e) }) {
-		return nil
-	}
-	return err
+	return nil
 }
 
 // copyEntry copies the file rel of the home if it has changed since the last pass.
