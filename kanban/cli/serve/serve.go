@@ -182,7 +182,8 @@ func (s *Server) setBoardText(slug string, w boardText) {
 }
 
 // The kernel may report a change before other programs can see it, because the writer syncs its data first. So the watch
-// reports each change again after firstSettlePause, and then after pauses that double up to lastSettlePause.
+// reports each change again after firstSettlePause, and then after pauses that double up to lastSettlePause. For the list of boards
+// they double up to rescanEvery, because the copy of a database may take long, and gets its name at the end, in a directory that is not watched.
 const (
 	firstSettlePause = 2 * time.Millisecond
 	lastSettlePause  = 2 * time.Second
@@ -207,13 +208,15 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 		name := filepath.Base(e.Name)
 		return e.Op != watch.Chmod && (base == "" || name == base || name == base+"-wal" || name == base+"-shm")
 	})
-	var poll time.Duration
+	last, poll := lastSettlePause, time.Duration(0)
 	if !f.Rearm() || !fsutil.IsLocal(dir) {
 		poll = pollInterval
+	} else if base == "" {
+		last = rescanEvery
 	}
 	over := guard.GoWithDone("watching "+dir, func() {
 		defer f.Close()
-		forwardChanges(ctx, f, poll, news)
+		forwardChanges(ctx, f.Wait, last, poll, news)
 	})
 	return news, func() {
 		cancel()
@@ -221,19 +224,19 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 	}
 }
 
-// forwardChanges sends a value to news after each change, and again after each settle pause. If poll is not 0, it also sends a
-// value at this interval.
-func forwardChanges(ctx context.Context, f *shared.Follower, poll time.Duration, news chan<- struct{}) {
+// forwardChanges sends a value to news after each change, and again after each settle pause, of which last is the longest. If poll
+// is not 0, it also sends a value at this interval. wait is [shared.Follower.Wait].
+func forwardChanges(ctx context.Context, wait func(context.Context, time.Duration) (bool, error), last, poll time.Duration, news chan<- struct{}) {
 	// Report again after a pause, because a change from just before the watch may not be visible yet.
 	for settle := firstSettlePause; ; {
-		limit := lo.Ternary(settle > lastSettlePause, poll, settle)
-		changed, err := f.Wait(ctx, limit)
+		limit := lo.Ternary(settle > last, poll, settle)
+		changed, err := wait(ctx, limit)
 		switch {
 		case err != nil:
 			return
 		case changed:
 			settle = firstSettlePause
-		case settle <= lastSettlePause:
+		case settle <= last:
 			settle *= 2
 		}
 		pause.Wake(news)

@@ -3,6 +3,7 @@ package serve_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"hinit/internal/pause"
 	"hinit/kanban"
 	"hinit/kanban/cli/serve"
 )
@@ -227,6 +229,28 @@ func TestANewBoardNeedsNoRestart(t *testing.T) {
 	s := p.open("side")
 	p.create(s)
 	awaitCondition(t, "a worker of the new board", func() bool { return o.started() == 1 })
+}
+
+// A board whose file was copied for some seconds, and then renamed in the board's directory, was dispatched an hour later.
+func TestABoardWhoseFileComesLaterIsServed(t *testing.T) {
+	t.Parallel()
+	p, o := newTestInstallation(t), newFakeWorkerHost()
+	s := p.open("")
+	p.create(s)
+	dir := filepath.Join(p.boards.Root, "kanban", "boards", "late")
+	if err := errors.Join(s.Backup(t.Context(), p.boards.Root+"/copy.db"), os.MkdirAll(filepath.Dir(dir), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	p.serve(o)
+	awaitCondition(t, "a worker of the default board", func() bool { return o.started() == 1 })
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	pause.For(t.Context(), 5*time.Second) // the time of the copy; the server read the list of boards again for 4 s only
+	if err := os.Rename(p.boards.Root+"/copy.db", dir+"/kanban.db"); err != nil {
+		t.Fatal(err)
+	}
+	awaitCondition(t, "a worker of the new board", func() bool { return o.started() == 2 })
 }
 
 // TestARemovedBoardIsNotSpokenOf checks that the service's status line does not name removed
