@@ -182,8 +182,9 @@ func (s *Server) setBoardText(slug string, w boardText) {
 }
 
 // The kernel may report a change before other programs can see it, because the writer syncs its data first. So the watch
-// reports each change again after firstSettlePause, and then after pauses that double up to lastSettlePause. For the list of boards
-// they double up to rescanEvery, because the copy of a database may take long, and gets its name at the end, in a directory that is not watched.
+// reports each change again after firstSettlePause, and then after pauses that double up to lastSettlePause. For the list of
+// boards the pauses double up to rescanEvery. The copy of a database may take long, and gets its name at the end, in a directory
+// that is not watched.
 const (
 	firstSettlePause = 2 * time.Millisecond
 	lastSettlePause  = 2 * time.Second
@@ -216,7 +217,7 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 	}
 	over := guard.GoWithDone("watching "+dir, func() {
 		defer f.Close()
-		forwardChanges(ctx, f.Wait, last, poll, news)
+		forwardChanges(ctx, f, last, poll, news)
 	})
 	return news, func() {
 		cancel()
@@ -225,12 +226,12 @@ func watchFiles(dir, base string) (changes <-chan struct{}, stop func()) {
 }
 
 // forwardChanges sends a value to news after each change, and again after each settle pause, of which last is the longest. If poll
-// is not 0, it also sends a value at this interval. wait is [shared.Follower.Wait].
-func forwardChanges(ctx context.Context, wait func(context.Context, time.Duration) (bool, error), last, poll time.Duration, news chan<- struct{}) {
+// is not 0, it also sends a value at this interval.
+func forwardChanges(ctx context.Context, f *shared.Follower, last, poll time.Duration, news chan<- struct{}) {
 	// Report again after a pause, because a change from just before the watch may not be visible yet.
 	for settle := firstSettlePause; ; {
 		limit := lo.Ternary(settle > last, poll, settle)
-		changed, err := wait(ctx, limit)
+		changed, err := f.Wait(ctx, limit)
 		switch {
 		case err != nil:
 			return
