@@ -30,8 +30,8 @@ const crashReasonGrace = 5
 // mayHaveBeenRequested reports whether the worker may have ended because another program asked it to. SIGTERM then killed the
 // worker, or the worker caught SIGTERM and exited with 0 or 143.
 func (x Exit) mayHaveBeenRequested() bool {
-	asked := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
-	return !x.DuringShutdown && x.Known && (asked || x.Terminated && x.Code != rateLimitedExitCode)
+	endedOnRequest := x.Code == 0 && (x.Signal == 0 || x.Signal == sigTerm) || x.Signal == 0 && x.Code == 128+sigTerm
+	return !x.DuringShutdown && x.Known && (endedOnRequest || x.Terminated && x.Code != rateLimitedExitCode)
 }
 
 // failureCountsFrom returns the time at which the dispatcher may count the end of a worker as a failure, in seconds since 1970.
@@ -319,9 +319,9 @@ func (p *boardPass) recordGuarded(task, reason string, until int64) error {
 		return nil
 	}
 	payload := jsonObject{{"reason", reason}}
-	said, err := queryFirst[bool](p.ctx, p.Store.db, `SELECT kind = ? AND payload IS ? FROM task_events WHERE task_id = ? ORDER BY id DESC LIMIT 1`,
+	recorded, err := queryFirst[bool](p.ctx, p.Store.db, `SELECT kind = ? AND payload IS ? FROM task_events WHERE task_id = ? ORDER BY id DESC LIMIT 1`,
 		"respawn_guarded", encodeLikePython(payload), task)
-	if err != nil || said {
+	if err != nil || recorded {
 		return err
 	}
 	return p.write(func(t *writeTx) { t.addEvent(task, 0, "respawn_guarded", payload) })

@@ -263,8 +263,8 @@ func selectColumns[T any](t table) string {
 func (s *Store) NonIntegerValues(ctx context.Context) ([]string, error) {
 	query := lo.FlatMap([]table{tasksTable, runsTable}, func(t table, _ int) []string {
 		return lo.FilterMap(t.columns, func(c column, _ int) (string, bool) {
-			wrong := fmt.Sprintf("SELECT %[1]s.id || ' (%[1]s.%[2]s)' FROM %[1]s WHERE typeof(%[2]s) NOT IN ('integer', 'null')", t.name, c.name)
-			return wrong, strings.HasPrefix(c.definition, sqlInteger) && c.definition != sqlSerial
+			query := fmt.Sprintf("SELECT %[1]s.id || ' (%[1]s.%[2]s)' FROM %[1]s WHERE typeof(%[2]s) NOT IN ('integer', 'null')", t.name, c.name)
+			return query, strings.HasPrefix(c.definition, sqlInteger) && c.definition != sqlSerial
 		})
 	})
 	return queryAll[string](ctx, s.db, strings.Join(query, " UNION ALL "))

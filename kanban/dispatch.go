@@ -227,7 +227,7 @@ func (p *boardPass) startTasks(status Status) error {
 // profileExistsCached reports whether a profile exists. It asks [Profiles] only once in a pass for each name, and caches the
 // answer. If Profiles fails, it returns ifUnknown.
 func (p *boardPass) profileExistsCached(assignee string, ifUnknown bool) bool {
-	if known, asked := p.profileExists[assignee]; asked {
+	if known, cached := p.profileExists[assignee]; cached {
 		return known
 	}
 	ok, err := p.Profiles.Exists(assignee)

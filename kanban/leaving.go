@@ -91,10 +91,10 @@ func (p *boardPass) cancelStarts(list []*observedTask) {
 // departedDeadline returns the time at which to end a worker whose attempt is over, in seconds since 1970. The worker first gets
 // some time, because it usually still writes something after it has finished its task. 0 means now.
 func (p *boardPass) departedDeadline(w *observedTask) int64 {
-	asked, at := p.runStateOf(w.CurrentRunID).endFailedAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultDepartedGrace)
+	failedAt, at := p.runStateOf(w.CurrentRunID).endFailedAt, w.since+envSeconds(p.Store.opt.Env, "HINIT_KANBAN_LEAVE_SECONDS", 0, DefaultDepartedGrace)
 	switch {
-	case asked != 0:
-		return min(asked, p.now) + survivorRetrySeconds
+	case failedAt != 0:
+		return min(failedAt, p.now) + survivorRetrySeconds
 	// End the worker now: a new attempt waits for its end, or w.since is useless because the clock was set back.
 	case w.Status == Ready, w.Status == Review, w.since > p.now+clockSlackSeconds:
 		return 0

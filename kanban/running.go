@@ -100,14 +100,14 @@ func (p *boardPass) observeWorkers() error {
 		return &observedTask{Task: r.Task, since: r.Since, claimedFrom: r.From}
 	})
 	open := make(map[int64]bool, len(p.runningTasks))
-	var asked []*observedTask
+	var queried []*observedTask
 	var refs []RunRef
 	for _, w := range p.runningTasks {
 		open[w.CurrentRunID] = true
 		w.isOnThisHost = p.Store.isClaimOfThisHost(w.ClaimLock)
 		w.ref = p.workerRef(w)
 		if (w.WorkerPID != 0 || w.dispatcherStarted) && !w.containerGone {
-			asked, refs = append(asked, w), append(refs, w.ref)
+			queried, refs = append(queried, w), append(refs, w.ref)
 		}
 	}
 	left, err := p.departedWorkers(open)
@@ -123,15 +123,15 @@ func (p *boardPass) observeWorkers() error {
 		if err != nil {
 			return fmt.Errorf("cannot learn about %d workers: %w", len(refs), err)
 		}
-		for i, w := range append(asked, left...) {
+		for i, w := range append(queried, left...) {
 			p.storeReport(w, sightings[i])
 		}
 	}
 	p.sortDeparted(left)
-	if err := p.recordMissingPIDs(asked); err != nil {
+	if err := p.recordMissingPIDs(queried); err != nil {
 		return err
 	}
-	for _, w := range asked {
+	for _, w := range queried {
 		// The process can't have run for longer than it exists, so use its start. The time of the claim can be earlier, or in
 		// the future, if the clock was set since.
 		if begin := procstat.StartedAt(w.ref.StartTime).Unix(); w.ref.StartTime != 0 && begin <= p.now && (begin > w.since || w.since > p.now+clockSlackSeconds) {

@@ -140,14 +140,14 @@ func TestEveryLineIsAccountedFor(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	t.Run("all is well", func(t *testing.T) {
-		lines, lost := accountForLines(t, t.TempDir(), Limits{}, nil)
+		lines, lost := runGatewaysAndCountLines(t, t.TempDir(), Limits{}, nil)
 		if lost != 0 {
 			t.Errorf("%d of %d lines are lost", lost, lines)
 		}
 	})
 	t.Run("disk full at times", func(t *testing.T) {
 		disk := mountSmallDisk(t, 256<<20)
-		lines, lost := accountForLines(t, disk, Limits{}, func(all []*gateway) { fillAndEmptyDisk(t, filepath.Join(disk, "ballast"), all) })
+		lines, lost := runGatewaysAndCountLines(t, disk, Limits{}, func(all []*gateway) { fillAndEmptyDisk(t, filepath.Join(disk, "ballast"), all) })
 		if lost == 0 {
 			t.Errorf("none of %d lines is lost: the disk was never full for long", lines)
 		}
@@ -161,7 +161,7 @@ func TestEveryLineIsAccountedForWhenDirectoriesGo(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	grave := t.TempDir()
-	lines, lost := accountForLines(t, t.TempDir(), Limits{}, func(gateways []*gateway) {
+	lines, lost := runGatewaysAndCountLines(t, t.TempDir(), Limits{}, func(gateways []*gateway) {
 		for i := range 40 {
 			gateways[rand.IntN(len(gateways))].moveAway(t, filepath.Join(grave, strconv.Itoa(i)), i%2 == 0)
 		}
@@ -273,9 +273,9 @@ func awaitNoErrors(t *testing.T, gateways []*gateway) {
 // fullAccounting makes these tests larger.
 var fullAccounting = flag.Bool("full", false, "account for the lines of twenty gateways, killed two hundred times, instead of eight, killed sixty times")
 
-// accountForLines lets gateways write to files below dir and kills them, and calls during at the same time.
+// runGatewaysAndCountLines lets gateways write to files below dir and kills them, and calls during at the same time.
 // It returns the numbers of lines and of lost lines.
-func accountForLines(t *testing.T, dir string, limits Limits, during func([]*gateway)) (lines, lost uint64) {
+func runGatewaysAndCountLines(t *testing.T, dir string, limits Limits, during func([]*gateway)) (lines, lost uint64) {
 	s := newSet(Options{})
 	limits.MaxSize, limits.Archives = 200_000, 100_000
 	n, kills, fewestLines := 8, 60, uint64(8000)

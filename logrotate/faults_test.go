@@ -48,7 +48,7 @@ func trouble(t *testing.T, rules ...string) {
 func TestEveryLineIsAccountedForWhenCallsFail(t *testing.T) {
 	t.Cleanup(func() { trouble(t) })
 	trouble(t)
-	lines, lost := accountForLines(t, t.TempDir(), Limits{Compress: true}, func(gateways []*gateway) {
+	lines, lost := runGatewaysAndCountLines(t, t.TempDir(), Limits{Compress: true}, func(gateways []*gateway) {
 		effects := []string{"EIO", "ENOSPC", "EROFS", "short=1", "short=57", "short=4099"}
 		for i := range 120 {
 			name := "/" + gateways[rand.IntN(len(gateways))].name + "/current"

@@ -164,7 +164,7 @@ func (s *stream) readPipe() bool {
 		if s.pacer.pauseNext && !s.stopping.Load() {
 			time.Sleep(max(s.pacer.pause, s.run.log.set.opts.floodPause)) //nolint:forbidigo // the pause itself is intended: lines collect meanwhile
 		}
-		asked, stopping := s.run.lastTailRequest.Load(), s.stopping.Load()
+		tailRequest, stopping := s.run.lastTailRequest.Load(), s.stopping.Load()
 		err := s.awaitData()
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			// Clear the deadline that wake has set. The caller of wake sets its flag before the call, and the loop reads the
@@ -190,7 +190,7 @@ func (s *stream) readPipe() bool {
 		if s.bytesRead >= last {
 			break
 		}
-		s.answerFinishedTails(asked, pause)
+		s.answerFinishedTails(tailRequest, pause)
 	}
 	s.releaseBuffer()
 	s.deliver(s.lines.takeUnfinished())

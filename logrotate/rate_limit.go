@@ -39,10 +39,10 @@ func (l *rateLimiter) writeAllowed(stream int, chunk []byte) (suppressed []byte)
 	}
 	l.sinkLocks[stream].Lock()
 	defer l.sinkLocks[stream].Unlock()
-	record, taken := l.admit(stream, chunk, time.Now())
+	record, consumed := l.admit(stream, chunk, time.Now())
 	l.writeLines(stream, record)
-	l.writeLines(stream, taken)
-	return chunk[len(taken):]
+	l.writeLines(stream, consumed)
+	return chunk[len(consumed):]
 }
 
 // writeRecord writes the record about a stream's suppressed lines, if there are any. It is called at the end of a pipe.
@@ -78,7 +78,7 @@ func (l *rateLimiter) timerFired() {
 
 // admit returns in taken the lines of chunk that the rate allows, and counts the others as suppressed. If record is not nil,
 // the caller must write it before taken: it reports earlier suppressed lines.
-func (l *rateLimiter) admit(stream int, chunk []byte, now time.Time) (record, taken []byte) {
+func (l *rateLimiter) admit(stream int, chunk []byte, now time.Time) (record, consumed []byte) {
 	rate := l.rate.Load()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -90,8 +90,8 @@ func (l *rateLimiter) admit(stream int, chunk []byte, now time.Time) (record, ta
 		rest = rest[bytes.IndexByte(rest, '\n')+1:]
 		l.admitted++
 	}
-	taken = chunk[:len(chunk)-len(rest)]
-	if len(taken) > 0 {
+	consumed = chunk[:len(chunk)-len(rest)]
+	if len(consumed) > 0 {
 		record = l.makeRecord(stream)
 	}
 	if len(rest) > 0 {
@@ -104,7 +104,7 @@ func (l *rateLimiter) admit(stream int, chunk []byte, now time.Time) (record, ta
 	}
 	l.suppressed[stream] += int64(bytes.Count(rest, []byte{'\n'}))
 	l.hasSuppressed.Store(l.suppressed != [2]int64{})
-	return record, taken
+	return record, consumed
 }
 
 // makeRecord returns the line that reports the suppressed lines of a stream, and resets their count. It returns nil if there are

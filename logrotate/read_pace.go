@@ -50,22 +50,22 @@ const maxFruitlessFloods = 6
 // recordRead is called after each read. n is the number of bytes read, room is the size of the buffer, and window is the time in
 // which short reads are counted. The result is true if a flood has begun or ended.
 func (p *readPacer) recordRead(n, room int, window time.Duration, now time.Time) (changed bool) {
-	rested := p.pauseNext
+	paused := p.pauseNext
 	p.pauseNext = false
 	p.sincePause += n
 	switch {
 	case n >= room/2: // The pipe may have more data, so read again immediately.
 		return false
 	case p.flood:
-		if rested && n < floodEnd {
-			doubt := uint(0)
+		if paused && n < floodEnd {
+			fruitless := uint(0)
 			if p.pauses == 0 {
-				doubt = min(p.fruitlessFloods+1, maxFruitlessFloods)
+				fruitless = min(p.fruitlessFloods+1, maxFruitlessFloods)
 			}
-			*p = readPacer{since: now, fruitlessFloods: doubt}
+			*p = readPacer{since: now, fruitlessFloods: fruitless}
 			return true
 		}
-		if rested {
+		if paused {
 			p.pauses++
 		}
 		p.adaptPause()

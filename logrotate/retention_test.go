@@ -139,17 +139,17 @@ func TestSuppressedLines(t *testing.T) {
 	st := l.Stats()
 	got := storedLines(t, dir)
 	// All lines came within two seconds, so the limit admits one or two portions.
-	shown, told := 0, uint64(0)
+	shown, reportedLines := 0, uint64(0)
 	for _, line := range got {
 		var n uint64
 		if _, err := fmt.Sscanf(line, "[hinit] suppressed %d lines here: there were more than 5 a second", &n); err == nil {
-			told += n
+			reportedLines += n
 			continue
 		}
 		shown++
 	}
-	if uint64(shown)+told != all || told != st.Suppressed || shown < 5 || shown > 50 {
-		t.Errorf("%d lines are there, %d were suppressed, %d counted", shown, told, st.Suppressed)
+	if uint64(shown)+reportedLines != all || reportedLines != st.Suppressed || shown < 5 || shown > 50 {
+		t.Errorf("%d lines are there, %d were suppressed, %d counted", shown, reportedLines, st.Suppressed)
 	}
 	if text := console.closeAndText(); text != strings.Join(got, "\n")+"\n" {
 		t.Errorf("the console has %q", text)

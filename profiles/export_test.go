@@ -8,10 +8,10 @@ import (
 
 // Internal names, limits and state for external tests.
 const (
-	IntentFile      = intentFile
-	BootLogMax      = maxBootLog
-	DecidedTogether = decisionBatch
-	MaxState        = maxState
+	IntentFile    = intentFile
+	BootLogMax    = maxBootLog
+	DecisionBatch = decisionBatch
+	MaxState      = maxState
 )
 
 var (

@@ -209,15 +209,15 @@ func (s *selection) add(name string, preferred bool) {
 }
 
 // trim keeps the first `most` names of a list in byte order.
-func (s *selection) trim(names *[]string, most int) {
+func (s *selection) trim(names *[]string, limit int) {
 	slices.Sort(*names)
-	if len(*names) > most {
-		*names, s.dropped = slices.Delete(*names, most, len(*names)), true
+	if len(*names) > limit {
+		*names, s.dropped = slices.Delete(*names, limit, len(*names)), true
 	}
 }
 
-// names returns the kept names in byte order. left reports whether names were dropped.
-func (s *selection) names() (names []string, left bool) {
+// names returns the kept names in byte order. dropped reports whether names were dropped.
+func (s *selection) names() (names []string, dropped bool) {
 	s.trim(&s.preferred, s.limit)
 	s.trim(&s.unpreferred, s.limit-len(s.preferred))
 	names = append(s.preferred, s.unpreferred...)

@@ -83,8 +83,8 @@ func topology(d *fsutil.Dir, home string, getenv func(string) string, as string)
 		t.Multiplexed, t.DecidedBy = on, multiplexVar
 	}
 	if as == "" {
-		asked, _ := d.ReadFile(filepath.Join(home, topologyFile), maxMarker)
-		as = strings.TrimSpace(string(asked))
+		requested, _ := d.ReadFile(filepath.Join(home, topologyFile), maxMarker)
+		as = strings.TrimSpace(string(requested))
 	}
 	if as == PerProfile || as == Multiplex {
 		t.Multiplexed, t.DecidedBy, t.SetByOperator = as == Multiplex, topologyFile, as

@@ -79,18 +79,18 @@ type pidRecord struct {
 }
 
 // WasTakenOver reports whether another gateway has taken over the home of a profile. That would explain why the gateway pid,
-// which started at begun, has exited.
+// which started at startedAt, has exited.
 //
-// One of two proofs is enough. First, a valid takeover marker names pid: it was written after begun and within the last 60
+// One of two proofs is enough. First, a valid takeover marker names pid: it was written after startedAt and within the last 60
 // seconds, and its writer still runs. Second, gateway.pid names another process, which runs and has the recorded start time.
 // Usually only the second proof exists, because the replaced gateway removes the marker before it exits.
 //
 // If the files are missing or invalid, the result is false: a needless restart does less harm than a gateway that stays down.
-func (s *Store) WasTakenOver(profile string, pid int, begun time.Time) bool {
+func (s *Store) WasTakenOver(profile string, pid int, startedAt time.Time) bool {
 	taken, _ := readHome(s, profile, func(d *fsutil.Dir, home string) (bool, error) {
 		var t stopMarker
 		var h pidRecord
-		return readMarker(d, filepath.Join(home, takeoverFile), &t) && s.namesTarget(t, pid, begun) ||
+		return readMarker(d, filepath.Join(home, takeoverFile), &t) && s.namesTarget(t, pid, startedAt) ||
 			readMarker(d, filepath.Join(home, pidFile), &h) && h.isOtherProcess(pid), nil
 	})
 	return taken
@@ -98,9 +98,9 @@ func (s *Store) WasTakenOver(profile string, pid int, begun time.Time) bool {
 
 // namesTarget reports whether the takeover marker t is valid for the process pid that started at begun. The PID alone proves
 // nothing, because PIDs are used again after a restart of the container.
-func (s *Store) namesTarget(t stopMarker, pid int, begun time.Time) bool {
+func (s *Store) namesTarget(t stopMarker, pid int, startedAt time.Time) bool {
 	at, err := parseISOTime(t.WrittenAt)
-	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(begun) || s.now().Sub(at).Abs() > markerLifetime {
+	if t.TargetPID != pid || pid <= 0 || err != nil || at.Before(startedAt) || s.now().Sub(at).Abs() > markerLifetime {
 		return false
 	}
 	if ticks, err := StartTime(pid); err == nil && t.TargetStartTime != nil && ticks != *t.TargetStartTime {

@@ -292,15 +292,15 @@ func BenchmarkReconcile200(b *testing.B) {
 func TestTheBootLogIsWrittenAfterTheDecisionsWereToldOf(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, "profiles/coder/SOUL.md", "")
-	var told []profiles.Decision
+	var reported []profiles.Decision
 	p := s.Reconcile(profiles.BootOptions{OnDecision: func(d profiles.Decision) {
-		told = append(told, d)
+		reported = append(reported, d)
 		if _, err := os.Lstat(filepath.Join(s.Root(), "logs/container-boot.log")); err == nil {
 			t.Error("the boot log says already what is only being decided")
 		}
 	}})
-	if !slices.Equal(told, p.Profiles) || len(told) != 2 {
-		t.Errorf("told %+v, decided %+v", told, p.Profiles)
+	if !slices.Equal(reported, p.Profiles) || len(reported) != 2 {
+		t.Errorf("told %+v, decided %+v", reported, p.Profiles)
 	}
 	if _, err := os.Lstat(filepath.Join(s.Root(), "logs/container-boot.log")); err != nil {
 		t.Error(err)
@@ -312,14 +312,14 @@ func TestTheBootLogIsWrittenAfterTheDecisionsWereToldOf(t *testing.T) {
 func TestGatewaysNeedNotWaitForTheLastProfile(t *testing.T) {
 	for _, multiplexed := range []bool{false, true} {
 		s := profiles.NewVolume(t)
-		for i := range 3 * profiles.DecidedTogether {
+		for i := range 3 * profiles.DecisionBatch {
 			profiles.Write(t, s, fmt.Sprintf("profiles/p%03d/SOUL.md", i), "")
 			profiles.Write(t, s, fmt.Sprintf("profiles/p%03d/gateway.pid", i), "{}")
 		}
 		if multiplexed {
 			profiles.Write(t, s, "config.yaml", "gateway:\n  multiplex_profiles: true\n")
 		}
-		last := filepath.Join(s.Root(), fmt.Sprintf("profiles/p%03d/gateway.pid", 3*profiles.DecidedTogether-1))
+		last := filepath.Join(s.Root(), fmt.Sprintf("profiles/p%03d/gateway.pid", 3*profiles.DecisionBatch-1))
 		told := 0
 		p := s.Reconcile(profiles.BootOptions{OnDecision: func(d profiles.Decision) {
 			told++

@@ -194,18 +194,18 @@ const (
 )
 
 // shorten cuts text to at most `most` bytes, at the end of a character. If it has cut the text, it appends "…".
-func shorten(text string, most int) string {
-	if len(text) <= most {
+func shorten(text string, limit int) string {
+	if len(text) <= limit {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
+	return strings.ToValidUTF8(text[:limit], "") + "…"
 }
 
 // shortText is jsonText, shortened to at most `most` bytes. The result is a copy, so that it doesn't keep the whole file in
 // memory.
-func shortText(value json.RawMessage, most int) (string, bool) {
+func shortText(value json.RawMessage, limit int) (string, bool) {
 	text, is := jsonText(value)
-	return strings.Clone(shorten(text, most)), is
+	return strings.Clone(shorten(text, limit)), is
 }
 
 // jsonText returns the decoded text of a JSON string, or the JSON text of any other value. For null, and without a value, the

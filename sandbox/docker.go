@@ -161,7 +161,7 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	// Ask for the events of the last second too. The engine begins to send events only when it answers, so an event before
 	// that would be lost.
 	since := strconv.FormatInt(time.Now().Unix()-1, 10)
-	told, failed := d.client.Events(ctx, events.ListOptions{Since: since, Filters: filter})
+	messages, failed := d.client.Events(ctx, events.ListOptions{Since: since, Filters: filter})
 	select {
 	case err := <-failed:
 		return engineError("watch containers", err)
@@ -170,7 +170,7 @@ func (d *docker) Watch(ctx context.Context, labels map[string]string, began, cha
 	began()
 	for {
 		select {
-		case <-told:
+		case <-messages:
 			changed()
 		case err := <-failed:
 			return engineError("watch containers", err)

@@ -34,10 +34,10 @@ func TestFindEngine(t *testing.T) {
 	); err != nil {
 		t.Fatal(err)
 	}
-	check := func(name, given, host, tls, wrong string) {
+	check := func(name, given, host, tls, problem string) {
 		t.Helper()
 		at, err := findEngine(given)
-		if at.host != host || at.certDir != tls || (wrong == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), wrong) {
+		if at.host != host || at.certDir != tls || (problem == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), problem) {
 			t.Errorf("%s: %+v, %v", name, at, err)
 		}
 	}

@@ -240,7 +240,7 @@ func (t *requestAttempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 		late = time.After(timeout + killGrace + endTimeout)
 	}
 	tick := time.Tick(watchInterval)
-	begun, cancelled := st.Begun(), ctx.Done()
+	started, cancelled := st.Begun(), ctx.Done()
 	kill := guard.WrapFunc("cancelling a request", func() { _ = st.Send(mux.KindKill, mux.EncodeNumber(uint32(killGrace.Milliseconds()))) })
 	unread := make(chan error, 1) // Receives an error of reading the input, which ends a transfer.
 	feed := func() {
@@ -267,8 +267,8 @@ func (t *requestAttempt) awaitEnd(ctx context.Context, st *mux.Channel) error {
 				return context.Cause(ctx)
 			}
 			return nil
-		case <-begun:
-			begun = nil
+		case <-started:
+			started = nil
 			if t.request.Stdin != nil {
 				t.inputRead = true
 				feed()

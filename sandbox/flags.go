@@ -176,7 +176,7 @@ func parseVolume(v string, options ...string) (Mount, error) {
 // parseMount parses the value of --mount: type=bind,source=…,target=…[,readonly].
 func parseMount(v string) (Mount, error) {
 	m := Mount{Type: "volume"}
-	var wrong error
+	var problem error
 	for field := range strings.SplitSeq(v, ",") {
 		key, value, has := strings.Cut(field, "=")
 		switch key {
@@ -189,12 +189,12 @@ func parseMount(v string) (Mount, error) {
 		case "readonly", "ro":
 			m.ReadOnly = !has || value == "true" || value == "1"
 		default:
-			wrong = fmt.Errorf("its field %q is not known", key)
+			problem = fmt.Errorf("its field %q is not known", key)
 		}
 	}
 	switch {
-	case wrong != nil:
-		return m, wrong
+	case problem != nil:
+		return m, problem
 	case m.Type != "bind" && m.Type != "volume" && m.Type != "tmpfs":
 		return m, errors.New("its type must be bind, volume or tmpfs")
 	case !filepath.IsAbs(m.Target), m.Type == "bind" && !filepath.IsAbs(m.Source):

@@ -350,9 +350,9 @@ func (m *Manager) attach(ctx context.Context, to Container, path string) (*mux.C
 type tailBuffer []byte
 
 func (t *tailBuffer) Write(p []byte) (int, error) {
-	const most = 2 << 10
-	*t = append(*t, p[max(0, len(p)-most):]...)
-	*t = (*t)[max(0, len(*t)-most):]
+	const limit = 2 << 10
+	*t = append(*t, p[max(0, len(p)-limit):]...)
+	*t = (*t)[max(0, len(*t)-limit):]
 	return len(p), nil
 }
 

@@ -216,12 +216,12 @@ func (m *Manager) readHelper() (data []byte, hash string, err error) {
 // FindHelper returns the path of the helper program. If named is "", it searches the directory of this program and then PATH.
 // Root uses no helper in PATH that another user can change.
 func FindHelper(named string) (string, error) {
-	beside, _ := cmdline.SiblingProgram(helperName)
+	sibling, _ := cmdline.SiblingProgram(helperName)
 	inPath, _ := proc.LookPath(helperName, os.Environ())
-	if doubt, _ := trust.Check(inPath, trust.RootOnly); doubt != nil && os.Geteuid() == 0 {
+	if violation, _ := trust.Check(inPath, trust.RootOnly); violation != nil && os.Geteuid() == 0 {
 		inPath = ""
 	}
-	for _, path := range []string{named, beside, inPath} {
+	for _, path := range []string{named, sibling, inPath} {
 		info, err := os.Stat(path)
 		switch {
 		case err == nil && info.Mode().IsRegular():

@@ -41,13 +41,13 @@ func (o *options) readConfig() error {
 
 // readTrusted reads a small regular file. If a user other than root can change the file or its path, it returns an error.
 func readTrusted(path string) (string, error) {
-	fd, doubt, err := trust.Open(path, trust.RootOnly)
+	fd, violation, err := trust.Open(path, trust.RootOnly)
 	if err != nil {
 		return "", err
 	}
 	defer unix.Close(fd)
-	if doubt != nil {
-		return "", errors.New(doubt.String())
+	if violation != nil {
+		return "", errors.New(violation.String())
 	}
 	buf := make([]byte, maxConfig+1)
 	n, err := unix.Read(fd, buf)

@@ -137,14 +137,14 @@ func run(argv, env []string, o options) int {
 // before this process. The files contain the values of PID 1 and of this process. A process needs no privileges to raise its
 // own value.
 func raiseOOMScore(initFile, ownFile string) {
-	const gateway, most = 800, 1000
+	const gateway, limit = 800, 1000
 	one, _ := account.ReadFile(initFile)
 	text, _ := account.ReadFile(ownFile)
 	if score, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && string(text) == string(one) {
 		// Package os would set up epoll(7), so use plain system calls. After an error, the kernel kills this process later than
 		// others.
 		fd, _ := unix.Open(ownFile, unix.O_WRONLY|unix.O_CLOEXEC, 0)
-		_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(min(score+gateway, most)), 10))
+		_, _ = unix.Write(fd, strconv.AppendInt(nil, int64(min(score+gateway, limit)), 10))
 	}
 }
 

@@ -6,16 +6,16 @@ import (
 	"testing"
 )
 
-// loop is a supervisor whose services the test sets.
-type loop struct {
+// stubSupervisor is a supervisor whose services the test sets.
+type stubSupervisor struct {
 	view    Snapshot
 	changed chan struct{}
 	ended   chan struct{}
 }
 
-func (l *loop) Snapshot() *Snapshot      { return &l.view }
-func (l *loop) Changed() <-chan struct{} { return l.changed }
-func (l *loop) Ended() <-chan struct{}   { return l.ended }
+func (l *stubSupervisor) Snapshot() *Snapshot      { return &l.view }
+func (l *stubSupervisor) Changed() <-chan struct{} { return l.changed }
+func (l *stubSupervisor) Ended() <-chan struct{}   { return l.ended }
 
 func TestWhatATaskCameTo(t *testing.T) {
 	for _, tt := range []struct {
@@ -30,7 +30,7 @@ func TestWhatATaskCameTo(t *testing.T) {
 		{&Service{State: Down}, 0, "it was not run: the container is stopping"},
 		{nil, 0, "it was removed while it ran"},
 	} {
-		l := &loop{}
+		l := &stubSupervisor{}
 		if tt.task != nil {
 			tt.task.Name = "hook-1"
 			l.view.Services = []*Service{tt.task}
@@ -47,10 +47,10 @@ func TestWhoWaitsIsTold(t *testing.T) {
 	why := errors.New("its time is over")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(why)
-	if _, err := AwaitTask(ctx, &loop{view: running}, "hook-1"); !errors.Is(err, why) {
+	if _, err := AwaitTask(ctx, &stubSupervisor{view: running}, "hook-1"); !errors.Is(err, why) {
 		t.Errorf("the error is %v", err)
 	}
-	l := &loop{view: running, ended: make(chan struct{})}
+	l := &stubSupervisor{view: running, ended: make(chan struct{})}
 	close(l.ended)
 	if _, err := AwaitTask(t.Context(), l, "hook-1"); !errors.Is(err, ErrStopping) {
 		t.Errorf("the error is %v", err)

@@ -25,8 +25,8 @@ func newRigWithLogger(t *testing.T) *rig {
 
 // signalledServices returns the services that the actions of the last step signal. A "-" before the name means that they close
 // its input.
-func signalledServices(acts []Action) (names []string) {
-	for _, a := range acts {
+func signalledServices(actions []Action) (names []string) {
+	for _, a := range actions {
 		switch a := a.(type) {
 		case Signal:
 			names = append(names, a.Name)

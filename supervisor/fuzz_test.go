@@ -210,8 +210,8 @@ func (w *fuzzWorld) step(e Event) {
 	if w.finished {
 		return
 	}
-	acts := append([]Action(nil), w.m.Step(w.now, e)...)
-	for _, a := range acts {
+	actions := append([]Action(nil), w.m.Step(w.now, e)...)
+	for _, a := range actions {
 		switch a := a.(type) {
 		case Spawn:
 			w.spawn(a.Name, a.Run, false)

@@ -521,16 +521,16 @@ func TestRingTellsASlowReaderWhatItLost(t *testing.T) {
 	if lost != 0 || len(recs) != 0 {
 		t.Errorf("nothing new: lost %d, %d records", lost, len(recs))
 	}
-	news := r.Changed()
+	changed := r.Changed()
 	r.add(Record{Reason: "y"})
 	select {
-	case <-news:
+	case <-changed:
 		t.Error("news of what is not to be seen yet")
 	default:
 	}
 	r.publish()
 	select {
-	case <-news:
+	case <-changed:
 	default:
 		t.Error("no news of an append")
 	}

@@ -30,8 +30,8 @@ func (m *Machine) handleReports(now time.Time, s *service, run uint64, own, chec
 // any), must both say so.
 func (m *Machine) updateReadiness(now time.Time, s *service) {
 	ready := s.ownReport.ready && (!s.hasChecks || s.checkReport.ready)
-	said := strings.Join(slices.DeleteFunc([]string{s.ownReport.text, s.checkReport.text}, func(t string) bool { return t == "" }), "; ")
-	if s.ready == ready && s.readinessText == said {
+	text := strings.Join(slices.DeleteFunc([]string{s.ownReport.text, s.checkReport.text}, func(t string) bool { return t == "" }), "; ")
+	if s.ready == ready && s.readinessText == text {
 		return
 	}
 	if s.ready != ready {
@@ -43,7 +43,7 @@ func (m *Machine) updateReadiness(now time.Time, s *service) {
 			}
 		}
 	}
-	s.readinessText = said
+	s.readinessText = text
 	m.markChanged(s)
 }
 

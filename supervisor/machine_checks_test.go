@@ -63,9 +63,9 @@ func TestReadyNeedsTheServiceAndItsChecks(t *testing.T) {
 		r.step(Add{Name: "s", Policy: new(own), HasReadinessChecks: true})
 		r.step(Start{"s"})
 		r.step(Spawned{"s", 7})
-		expect := func(when string, ready bool, said string) {
+		expect := func(when string, ready bool, output string) {
 			t.Helper()
-			if s := r.service(); s.ready != ready || s.readinessText != said || ready == s.readySince.IsZero() {
+			if s := r.service(); s.ready != ready || s.readinessText != output || ready == s.readySince.IsZero() {
 				t.Errorf("announces %t, %s: ready %t, %q", announces, when, s.ready, s.readinessText)
 			}
 		}

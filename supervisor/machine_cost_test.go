@@ -90,10 +90,10 @@ func TestALateEndLeftProcessesAlive(t *testing.T) {
 	r.machine.Step(r.now, Add{Name: "db", Policy: new(testPolicy), Want: WantUp})
 	r.machine.Step(r.now, Spawned{"db", 7})
 	r.machine.Step(r.now, Shutdown{Reason: "test"})
-	acts := r.machine.Step(r.now.Add(r.machine.ShutdownBudget+time.Second), Tick{})
-	end := slices.IndexFunc(acts, func(a Action) bool { _, is := a.(EndLoop); return is })
-	if kill := slices.Index(acts, Action(SignalDescendants{sigKill})); kill < 0 || end < kill {
-		t.Errorf("at the end it did %+v", acts)
+	actions := r.machine.Step(r.now.Add(r.machine.ShutdownBudget+time.Second), Tick{})
+	end := slices.IndexFunc(actions, func(a Action) bool { _, is := a.(EndLoop); return is })
+	if kill := slices.Index(actions, Action(SignalDescendants{sigKill})); kill < 0 || end < kill {
+		t.Errorf("at the end it did %+v", actions)
 	}
 }
 

@@ -68,11 +68,11 @@ func (m *Machine) handleHoldStarts(now time.Time, reason string) {
 	if m.shortage.startsHeld == reason || m.phase != phaseRunning {
 		return
 	}
-	told := reason
+	message := reason
 	if reason == "" {
-		told = "there is memory for starts again"
+		message = "there is memory for starts again"
 	}
-	m.emit(AppendRecord{Record{At: now, Reason: told}})
+	m.emit(AppendRecord{Record{At: now, Reason: message}})
 	m.shortage.startsHeld = reason
 	for _, s := range m.inOrder {
 		if s.state == Waiting && len(s.unmetNeeds) == 1 && s.unmetNeeds[0] == NeedMemory && len(s.needs) == 0 {

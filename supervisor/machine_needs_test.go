@@ -348,12 +348,12 @@ func TestASchedule(t *testing.T) {
 	c.actions = nil
 	c.step(Scheduled{"s", next.Add(2 * time.Hour), true})
 	c.wantState("s", Up)
-	told := false
+	found := false
 	for _, a := range c.actions {
 		n, is := a.(AppendRecord)
-		told = told || is && n.Record.Reason == "its time has come and is skipped: it is up"
+		found = found || is && n.Record.Reason == "its time has come and is skipped: it is up"
 	}
-	if !told {
+	if !found {
 		t.Errorf("an overlap is not told: %v", c.actions)
 	}
 	c.exit("s", 0)

@@ -41,9 +41,9 @@ func newRig(t *testing.T) *rig {
 // step runs one step and answers starts as the loop does. It returns the kinds of the actions, without timers.
 func (r *rig) step(e Event) []string {
 	var kinds []string
-	acts := slices.Clone(r.machine.Step(r.now, e))
-	r.actions = append(r.actions, acts...)
-	for _, a := range acts {
+	actions := slices.Clone(r.machine.Step(r.now, e))
+	r.actions = append(r.actions, actions...)
+	for _, a := range actions {
 		switch a := a.(type) {
 		case Spawn:
 			kinds = append(kinds, "spawn")
@@ -1180,15 +1180,15 @@ func TestShutdownStopsAllInParallelAndEndsWithTheLast(t *testing.T) {
 	}
 	now = now.Add(time.Second)
 	for i, n := range names {
-		acts := m.Step(now, Exited{Name: n, PID: 10 + i, Code: 0})
+		actions := m.Step(now, Exited{Name: n, PID: 10 + i, Code: 0})
 		last := i == len(names)-1
-		if got := slices.ContainsFunc(acts, func(a Action) bool { _, ok := a.(SignalDescendants); return ok }); got != last {
+		if got := slices.ContainsFunc(actions, func(a Action) bool { _, ok := a.(SignalDescendants); return ok }); got != last {
 			t.Errorf("after %s the rest is signalled: %v", n, got)
 		}
 	}
-	acts := m.Step(now, NoChildrenLeft{})
-	if f, ok := acts[len(acts)-1].(EndLoop); !ok || f.Code != 0 {
-		t.Errorf("actions %v", acts)
+	actions := m.Step(now, NoChildrenLeft{})
+	if f, ok := actions[len(actions)-1].(EndLoop); !ok || f.Code != 0 {
+		t.Errorf("actions %v", actions)
 	}
 }
 
@@ -1247,9 +1247,9 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 		m.Step(now, Spawned{"cmd", 5})
 		m.Step(now, c.e)
 		m.Step(now, RunEnded{"cmd", 1})
-		acts := m.Step(now, NoChildrenLeft{})
-		if f, ok := acts[len(acts)-1].(EndLoop); !ok || f.Code != c.code {
-			t.Errorf("%+v: actions %v, want exit code %d", c.e, acts, c.code)
+		actions := m.Step(now, NoChildrenLeft{})
+		if f, ok := actions[len(actions)-1].(EndLoop); !ok || f.Code != c.code {
+			t.Errorf("%+v: actions %v, want exit code %d", c.e, actions, c.code)
 		}
 	}
 }
@@ -1274,9 +1274,9 @@ func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
 		m.Step(now, Spawned{"cmd", 5})
 		m.Step(now, Shutdown{Code: c.told, Reason: "received SIGTERM"})
 		m.Step(now, c.ends)
-		acts := m.Step(now, NoChildrenLeft{})
-		if f, ok := acts[len(acts)-1].(EndLoop); !ok || f.Code != c.code {
-			t.Errorf("%+v, told to end with %d: actions %v, want exit code %d", c.ends, c.told, acts, c.code)
+		actions := m.Step(now, NoChildrenLeft{})
+		if f, ok := actions[len(actions)-1].(EndLoop); !ok || f.Code != c.code {
+			t.Errorf("%+v, told to end with %d: actions %v, want exit code %d", c.ends, c.told, actions, c.code)
 		}
 	}
 }
@@ -1306,9 +1306,9 @@ func TestACmdThatCannotStartEndsTheContainer(t *testing.T) {
 	now := time.Unix(1000, 0)
 	m.Step(now, Add{Name: "cmd", Policy: &Policy{IsCMD: true}, Want: WantUp})
 	m.Step(now, SpawnFailed{Name: "cmd", Error: "no", Code: 127})
-	acts := m.Step(now, NoChildrenLeft{})
-	if f, ok := acts[len(acts)-1].(EndLoop); !ok || f.Code != 127 {
-		t.Errorf("actions %v", acts)
+	actions := m.Step(now, NoChildrenLeft{})
+	if f, ok := actions[len(actions)-1].(EndLoop); !ok || f.Code != 127 {
+		t.Errorf("actions %v", actions)
 	}
 }
 

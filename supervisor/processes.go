@@ -183,11 +183,11 @@ func (l *Loop) handleExit(x proc.Exit) {
 		l.cfg.Procs.Forget(x.ID)
 	}
 	if stops {
-		said := StopCommandEnded{Name: name, Run: x.ID, Leftover: x.Leftover}
+		ended := StopCommandEnded{Name: name, Run: x.ID, Leftover: x.Leftover}
 		if x.Code != 0 {
-			said.Fault = "has failed: " + describeExit(&Exit{Code: x.Code, Signal: x.Signal})
+			ended.Fault = "has failed: " + describeExit(&Exit{Code: x.Code, Signal: x.Signal})
 		}
-		l.step(said)
+		l.step(ended)
 		return
 	}
 	if n := l.readinessPipes[x.ID]; n != nil {
@@ -218,9 +218,9 @@ const oomSamplePeriod = 10 * time.Second
 
 // formatPIDs lists PIDs for a message to people, at most eight of them.
 func formatPIDs(pids []int) string {
-	const most = 8
-	text := strings.ReplaceAll(strings.Trim(fmt.Sprint(pids[:min(len(pids), most)]), "[]"), " ", ", ")
-	if n := len(pids) - most; n > 0 {
+	const limit = 8
+	text := strings.ReplaceAll(strings.Trim(fmt.Sprint(pids[:min(len(pids), limit)]), "[]"), " ", ", ")
+	if n := len(pids) - limit; n > 0 {
 		text += fmt.Sprintf(" and %d more", n)
 	}
 	return text

@@ -81,13 +81,13 @@ func awaitSnapshot(t *testing.T, l *Loop, what string, cond func(*Snapshot) bool
 	t.Helper()
 	timeout := time.After(testTimeout)
 	for {
-		news := l.Changed()
+		changed := l.Changed()
 		s := l.Snapshot()
 		if cond(s) {
 			return s
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-timeout:
 			t.Fatalf("waited %v for: %s; now %+v", testTimeout, what, s.Services[0])
 		}

@@ -159,14 +159,14 @@ func TestAFinishCommandThatHangsDiesInTime(t *testing.T) {
 	pid := 0
 	// a slow machine may need longer until the process prints its PID
 	for limit := 500 * time.Millisecond; pid == 0 && limit < testTimeout; limit *= 2 {
-		said := filepath.Join(t.TempDir(), "finish")
-		u := makeServiceDir(t, "s", "echo up $$; exec sleep 1000", `trap "" TERM; echo $$ >`+said+`; while :; do sleep 1000; done`)
+		output := filepath.Join(t.TempDir(), "finish")
+		u := makeServiceDir(t, "s", "echo up $$; exec sleep 1000", `trap "" TERM; echo $$ >`+output+`; while :; do sleep 1000; done`)
 		u.Name, u.Policy.FinishTimeout = limit.String(), limit
 		register(t, l, u, WantUp)
 		line()
 		sendEvents(t, l, Stop{u.Name})
 		awaitCondition(t, "down", func() bool { return l.Snapshot().Find(u.Name).State == Down })
-		number, _ := os.ReadFile(said)
+		number, _ := os.ReadFile(output)
 		pid, _ = strconv.Atoi(strings.TrimSpace(string(number)))
 	}
 	if pid == 0 || procState(pid) != 0 {

@@ -92,9 +92,9 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 		}
 	}
 	var failed *client.Error
-	var asked []string
+	var tried []string
 	for _, socket := range c.candidatePaths() {
-		asked = append(asked, strconv.Quote(socket))
+		tried = append(tried, strconv.Quote(socket))
 		conn, err := c.open(ctx, socket)
 		if err == nil {
 			c.socket.Store(&socket)
@@ -107,8 +107,8 @@ func (c *Client) connect(ctx context.Context) (net.Conn, *client.Error) {
 	switch {
 	case failed == nil:
 		failed = &client.Error{Kind: client.KindUnreachable, Message: "there is no socket to look for; set HINIT_RUNTIME_DIR"}
-	case failed.Kind == client.KindUnreachable && len(asked) > 1:
-		failed.Message = fmt.Sprintf("no hinit listens on any of %s; is it running here?", strings.Join(asked, ", "))
+	case failed.Kind == client.KindUnreachable && len(tried) > 1:
+		failed.Message = fmt.Sprintf("no hinit listens on any of %s; is it running here?", strings.Join(tried, ", "))
 	}
 	return nil, failed
 }

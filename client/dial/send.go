@@ -261,8 +261,8 @@ func (c *Client) exchangeError(err error) *client.Error {
 
 // WithoutAction returns an error without the failed action, for a message that already names the action.
 func WithoutAction(err error) error {
-	if said, is := errors.AsType[*client.Error](err); is {
-		return errors.New(said.Message)
+	if clientErr, is := errors.AsType[*client.Error](err); is {
+		return errors.New(clientErr.Message)
 	}
 	return err
 }

@@ -81,9 +81,9 @@ func checkTrusted(cfg *config.Config, plain bool, paths ...string) error {
 		if err != nil {
 			return err
 		}
-		if doubt, _ := trust.Check(path, trust.OwnedBy(uint32(uid))); doubt != nil { // a missing file is allowed
+		if violation, _ := trust.Check(path, trust.OwnedBy(uint32(uid))); violation != nil { // a missing file is allowed
 			return fmt.Errorf("uid %d does not run the commands in %q, because others can change it: %s %s; name another file (HINIT_CONFIG, HINIT_ACTIONS_STATE), or run it as %s",
-				uid, path, doubt.Path, doubt.Why, cfg.Agent.User)
+				uid, path, violation.Path, violation.Why, cfg.Agent.User)
 		}
 	}
 	return nil

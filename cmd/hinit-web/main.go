@@ -90,9 +90,9 @@ func printMetrics(ctx context.Context, c *cmdline.Call) int {
 	return c.ReportError("ask hinit", h.CheckConnection())
 }
 
-func newCollector(ctx context.Context, h *hinitSource, most int) *metrics.Collector {
+func newCollector(ctx context.Context, h *hinitSource, limit int) *metrics.Collector {
 	return &metrics.Collector{
-		Source: h, ProcPath: h.procPath, ForwardCounters: h.forwardCounters, MaxServices: most, Now: time.Now, Context: func() context.Context { return ctx },
+		Source: h, ProcPath: h.procPath, ForwardCounters: h.forwardCounters, MaxServices: limit, Now: time.Now, Context: func() context.Context { return ctx },
 	}
 }
 

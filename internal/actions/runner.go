@@ -86,15 +86,15 @@ func (r *Runner) Run(ctx context.Context) error {
 		r.startDelivery(ctx, j.target())
 	}
 	r.mu.Unlock()
-	said := ""
+	lastError := ""
 	for ctx.Err() == nil {
 		err := r.Watch(ctx, func(c client.StatusChange) error {
-			said = ""
+			lastError = ""
 			r.handleChange(ctx, c)
 			return ctx.Err()
 		})
-		if err != nil && ctx.Err() == nil && err.Error() != said {
-			said = err.Error()
+		if err != nil && ctx.Err() == nil && err.Error() != lastError {
+			lastError = err.Error()
 			r.Log.Warn("hinit does not tell its status", "err", err)
 		}
 		pause.For(ctx, time.Second)

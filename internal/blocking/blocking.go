@@ -121,7 +121,7 @@ func Wait(ctx context.Context, doing string, f func() error) error {
 // never calls f, and the error wraps [ErrBusy]. If ctx ends later, f continues and the error wraps [ErrTimedOut]; the caller must
 // then not read anything that f writes. doing names the work in error messages.
 func Within(ctx context.Context, s Pool, doing string, f func() error) error {
-	begun, result := make(chan struct{}), make(chan error, 1)
+	started, result := make(chan struct{}), make(chan error, 1)
 	guard.Go(doing, func() {
 		select {
 		case <-ctx.Done():
@@ -132,7 +132,7 @@ func Within(ctx context.Context, s Pool, doing string, f func() error) error {
 		if ctx.Err() != nil {
 			return
 		}
-		close(begun)
+		close(started)
 		result <- f()
 	})
 	select {
@@ -143,7 +143,7 @@ func Within(ctx context.Context, s Pool, doing string, f func() error) error {
 	select {
 	case err := <-result:
 		return err
-	case <-begun:
+	case <-started:
 		return fmt.Errorf("cannot finish %s: %w", doing, errors.Join(ErrTimedOut, context.Cause(ctx)))
 	default:
 		return fmt.Errorf("cannot begin %s: %w", doing, errors.Join(ErrBusy, context.Cause(ctx)))

@@ -117,9 +117,9 @@ func DeviceGroup(e fs.DirEntry) (gid uint32, ok bool) {
 // fails, updateUser adds a warning, and uses the ids that the container asks for.
 func (a *Agent) updateUser(userName string) error {
 	self, err := os.Executable()
-	var out, said []byte
+	var out, stderr []byte
 	if err == nil {
-		out, said, _, err = proc.Output(context.Background(), proc.Spec{
+		out, stderr, _, err = proc.Output(context.Background(), proc.Spec{
 			Path: filepath.Join(filepath.Dir(self), BootProgram), Argv: []string{BootProgramName, userName}, Env: os.Environ(), Dir: "/",
 		}, maxIdentity)
 	}
@@ -130,7 +130,7 @@ func (a *Agent) updateUser(userName string) error {
 	if err != nil {
 		a.User.ApplyRequestedIDs(os.Getenv)
 		a.LogLines = append(a.LogLines, Warning(fmt.Sprintf("cannot settle the agent's user in /etc: %v: %s; install the %s of this version beside hinit — continuing",
-			err, strings.TrimSpace(string(said)), BootProgram)))
+			err, strings.TrimSpace(string(stderr)), BootProgram)))
 		return nil
 	}
 	if found.Error != "" {

@@ -17,8 +17,8 @@ import (
 func TestHangIsAbandoned(t *testing.T) { synctest.Test(t, testHangingPhase) }
 
 func testHangingPhase(t *testing.T) {
-	said := &logRecorder{}
-	o := Options{Home: "/data", Say: said.say}
+	messages := &logRecorder{}
+	o := Options{Home: "/data", Say: messages.say}
 	o.PhaseBudget = 50 * time.Millisecond
 	o = o.withDefaults()
 	release, gone := make(chan struct{}), make(chan struct{})
@@ -55,7 +55,7 @@ func testHangingPhase(t *testing.T) {
 	if len(r.Phases) != 3 || !strings.HasPrefix(r.Phases[1].Error, "abandoned: ") || !r.Unusable || len(r.Env) != 0 {
 		t.Errorf("report is %+v", r)
 	}
-	if text := said.text(); !strings.HasPrefix(text, "[stage2] Warning: before\n[stage2] Warning: /data does not answer: the boot step \"hangs\" was abandoned") || strings.Count(text, "\n") != 1 {
+	if text := messages.text(); !strings.HasPrefix(text, "[stage2] Warning: before\n[stage2] Warning: /data does not answer: the boot step \"hangs\" was abandoned") || strings.Count(text, "\n") != 1 {
 		t.Errorf("said %q", text)
 	}
 	if len(r.Warnings) != 2 {

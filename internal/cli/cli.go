@@ -76,8 +76,8 @@ func (t *Terminal) ReportError(doing string, err error) int {
 		return cmdline.ExitDone
 	}
 	message := cmdline.FailureMessage(doing, err)
-	if said, is := errors.AsType[*client.Error](err); is && said.Kind == client.KindUnknown {
-		message += t.nearestName(said.Message)
+	if clientErr, is := errors.AsType[*client.Error](err); is && clientErr.Kind == client.KindUnknown {
+		message += t.nearestName(clientErr.Message)
 	}
 	return t.Fail(cmdline.ExitCode(err), "%s", message)
 }

@@ -17,7 +17,7 @@ func TestNoPackageOfHinitMakesMuchBeforeMain(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	const most = 8 << 10
+	const limit = 8 << 10
 	seen := false
 	// Format: init hinit/internal/cli @2.1 ms, 0.08 ms clock, 46336 bytes, 408 allocs
 	for line := range strings.Lines(string(out)) {
@@ -26,8 +26,8 @@ func TestNoPackageOfHinitMakesMuchBeforeMain(t *testing.T) {
 			continue
 		}
 		seen = true
-		if n, err := strconv.Atoi(f[7]); err != nil || n > most {
-			t.Errorf("package %s makes %d bytes before main (%v), and %d are allowed", f[1], n, err, most)
+		if n, err := strconv.Atoi(f[7]); err != nil || n > limit {
+			t.Errorf("package %s makes %d bytes before main (%v), and %d are allowed", f[1], n, err, limit)
 		}
 	}
 	if !seen {

@@ -147,10 +147,10 @@ func (t *Terminal) allServices(ctx context.Context, cl *dial.Client, verb string
 	end := time.Now().Add(patience)
 	st, err := cl.Status(ctx)
 	for err == nil {
-		look, cancel := context.WithTimeout(ctx, time.Until(end)/2)
-		unknown := cl.Rescan(look) // Rescan returns after the boot, when hinit has read the profiles
-		said := (*client.Error)(nil)
-		late := look.Err() != nil || errors.As(unknown, &said) && said.Kind == client.KindTimeout
+		shortCtx, cancel := context.WithTimeout(ctx, time.Until(end)/2)
+		unknown := cl.Rescan(shortCtx) // Rescan returns after the boot, when hinit has read the profiles
+		clientErr := (*client.Error)(nil)
+		late := shortCtx.Err() != nil || errors.As(unknown, &clientErr) && clientErr.Kind == client.KindTimeout
 		cancel()
 		wasBooting := st.Init.Booting
 		if st, err = cl.Status(ctx); err != nil || !late {

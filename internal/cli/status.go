@@ -95,17 +95,17 @@ func (t *Terminal) showStatus(ctx context.Context, cl *dial.Client, names []stri
 
 // TableFormat returns the format of a table on this terminal: width and colours.
 func (t *Terminal) TableFormat(verbose bool) client.TableFormat {
-	look := client.TableFormat{Verbose: verbose}
+	format := client.TableFormat{Verbose: verbose}
 	if !t.IsScreen {
-		return look
+		return format
 	}
 	if size, err := unix.IoctlGetWinsize(int(os.Stdout.Fd()), unix.TIOCGWINSZ); err == nil {
-		look.Width = int(size.Col)
+		format.Width = int(size.Col)
 	}
 	none, _ := t.Env("NO_COLOR")
 	kind, _ := t.Env("TERM")
-	look.Colour = none == "" && kind != "dumb"
-	return look
+	format.Colour = none == "" && kind != "dumb"
+	return format
 }
 
 // HealthcheckVerb is the command hinit healthcheck.
@@ -118,13 +118,13 @@ var HealthcheckVerb = Verb{
 		if _, code, ok := c.Parse(t, 0, 0); !ok {
 			return code
 		}
-		probe, asked := "", 0
+		probe, optionCount := "", 0
 		for name, is := range map[string]bool{client.ProbeStartup: *startup, client.ProbeReady: *ready, client.ProbeLive: *live} {
 			if is {
-				probe, asked = name, asked+1
+				probe, optionCount = name, optionCount+1
 			}
 		}
-		if asked > 1 {
+		if optionCount > 1 {
 			return t.Fail(cmdline.ExitUsage, "cannot check the health: give one of --startup, --ready and --live")
 		}
 		h, err := t.Client().Probe(context.Background(), probe)

@@ -117,8 +117,8 @@ func (c *Call) ReportError(doing string, err error) int {
 // If err already names an action, FailureMessage omits doing.
 func FailureMessage(doing string, err error) string {
 	text := err.Error()
-	if said, is := errors.AsType[*client.Error](err); is {
-		text = "cannot " + doing + ": " + said.Message
+	if clientErr, is := errors.AsType[*client.Error](err); is {
+		text = "cannot " + doing + ": " + clientErr.Message
 	} else if !strings.HasPrefix(text, "cannot ") {
 		text = "cannot " + doing + ": " + text
 	}

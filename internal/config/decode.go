@@ -89,15 +89,15 @@ func (d *decoder) entries(n *yaml.Node, prefix string, keys []string) []keyEntry
 }
 
 // namedEntries returns the entries of a mapping whose keys are names, such as services. n may be nil, and prefix is as in
-// entries. wrong returns why a name is invalid, or "". The parameter what has the format of the message about an invalid name,
-// with %q for the name.
-func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, wrong func(name string) string) map[string]keyEntry {
+// entries. nameProblem returns why a name is invalid, or "". The parameter what has the format of the message about an invalid
+// name, with %q for the name.
+func (d *decoder) namedEntries(n *yaml.Node, prefix, what string, nameProblem func(name string) string) map[string]keyEntry {
 	out := map[string]keyEntry{}
 	if n == nil {
 		return out
 	}
 	for _, e := range d.entries(n, prefix, nil) {
-		if reason := wrong(e.key); reason != "" {
+		if reason := nameProblem(e.key); reason != "" {
 			d.problems.reportAtLine(e.line, "cannot use "+what+": %s", e.key, reason)
 			continue
 		}
@@ -294,9 +294,9 @@ func describeNode(n *yaml.Node) string {
 
 // quoteShort returns a value for a message: on one line, cut if it is long, and in quotes if quotes is true.
 func quoteShort(s string, quotes bool) string {
-	const most = 40
-	if r := []rune(s); len(r) > most {
-		s = string(r[:most]) + "…"
+	const limit = 40
+	if r := []rune(s); len(r) > limit {
+		s = string(r[:limit]) + "…"
 	}
 	q := strconv.Quote(s)
 	if !quotes {

@@ -34,8 +34,8 @@ type Image struct {
 // readImage reads the facts about the agent's image from dir. It ignores a file that users other than root can change.
 func readImage(dir string) (m Image) {
 	read := func(name string) string {
-		data, doubt, err := ReadFile(filepath.Join(dir, name))
-		if err != nil || doubt != nil {
+		data, violation, err := ReadFile(filepath.Join(dir, name))
+		if err != nil || violation != nil {
 			return ""
 		}
 		return string(data)

@@ -25,9 +25,9 @@ func TestTheProgramOfTheLeaseIsRootsService(t *testing.T) {
 			t.Errorf("HINIT_LEASE=%q: %v, %+v", off, err, c.Services[LeaseName])
 		}
 	}
-	for _, wrong := range []string{"1", "true", "Kubernetes", "etcd", "../program"} {
-		if _, err := load("{}", wrong); err == nil || !strings.Contains(err.Error(), "HINIT_LEASE") {
-			t.Errorf("HINIT_LEASE=%q: %v", wrong, err)
+	for _, problem := range []string{"1", "true", "Kubernetes", "etcd", "../program"} {
+		if _, err := load("{}", problem); err == nil || !strings.Contains(err.Error(), "HINIT_LEASE") {
+			t.Errorf("HINIT_LEASE=%q: %v", problem, err)
 		}
 	}
 }

@@ -96,22 +96,22 @@ func (l *loader) readConfigFile(path string) ([]byte, error) {
 	}
 	optional := path == ""
 	path = cmp.Or(path, DefaultPath)
-	data, doubt, err := ReadFile(path)
+	data, violation, err := ReadFile(path)
 	if err != nil {
 		if optional && errors.Is(err, fs.ErrNotExist) {
 			return nil, nil
 		}
 		return nil, fmt.Errorf("cannot read configuration %q%s: %w", path, named, err)
 	}
-	if doubt != nil && l.ServicesOnly { // hinit run has no agent's user, so its commands run as root, and no other user may choose them
-		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, doubt)
+	if violation != nil && l.ServicesOnly { // hinit run has no agent's user, so its commands run as root, and no other user may choose them
+		return nil, fmt.Errorf("cannot use configuration %q: others than root can change it: %s", path, violation)
 	}
-	if doubt == nil && l.Current != nil && !bytes.Equal(data, l.Current.Content) {
+	if violation == nil && l.Current != nil && !bytes.Equal(data, l.Current.Content) {
 		return nil, fmt.Errorf("cannot read configuration %q: root has changed it, and it may be incomplete; root must reload it: hinit reload", path)
 	}
-	l.cfg.Path, l.problems.file, l.changeableBy = path, path, doubt
-	if doubt != nil {
-		l.warn("others than root can change %s, so it may not set what is root's to decide: %s, or keep the file where only root can write", path, doubt)
+	l.cfg.Path, l.problems.file, l.changeableBy = path, path, violation
+	if violation != nil {
+		l.warn("others than root can change %s, so it may not set what is root's to decide: %s, or keep the file where only root can write", path, violation)
 	}
 	return data, nil
 }
@@ -133,8 +133,8 @@ func (l *loader) buildConfig(data []byte) (*Config, error) {
 }
 
 // ReadFile reads a regular file of limited size. It refuses other kinds of files, because opening one could block for ever.
-// doubt names a user other than root who can change the content, now or before the next read; nil means none. For root, a file
-// that such a user may have chosen by a link is an error.
+// violation names a user other than root who can change the content, now or before the next read; nil means none. For root, a
+// file that such a user may have chosen by a link is an error.
 func ReadFile(path string) ([]byte, *trust.Violation, error) {
 	path, err := filepath.Abs(path)
 	if err != nil {
@@ -144,14 +144,14 @@ func ReadFile(path string) ([]byte, *trust.Violation, error) {
 	if os.Geteuid() == 0 { // only root must distrust files of other users
 		judge = trust.RootOnly
 	}
-	fd, doubt, err := trust.Open(path, judge)
+	fd, violation, err := trust.Open(path, judge)
 	if err != nil {
 		return nil, nil, err
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	if doubt != nil {
-		if err := checkQuotable(f, doubt); err != nil {
+	if violation != nil {
+		if err := checkQuotable(f, violation); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -162,22 +162,22 @@ func ReadFile(path string) ([]byte, *trust.Violation, error) {
 	if len(data) > maxFileSize {
 		return nil, nil, fmt.Errorf("larger than %d bytes; a configuration is a few kilobytes, so is it the right file?", maxFileSize)
 	}
-	return data, doubt, nil
+	return data, violation, nil
 }
 
-// checkQuotable returns an error if messages must not quote the content of f. doubt says how a user other than root can replace
-// the file. Such a user could make f a link to a file that only root may read, and learn its content from the messages.
-func checkQuotable(f *os.File, doubt *trust.Violation) error {
+// checkQuotable returns an error if messages must not quote the content of f. violation says how a user other than root can
+// replace the file. Such a user could make f a link to a file that only root may read, and learn its content from the messages.
+func checkQuotable(f *os.File, violation *trust.Violation) error {
 	info, err := f.Stat()
 	if err != nil {
 		return WithoutPath(err)
 	}
 	st := info.Sys().(*syscall.Stat_t)
 	switch {
-	case doubt.Link:
-		return fmt.Errorf("a link leads to it that others than root can have made: %s; put the file there itself", doubt)
+	case violation.Link:
+		return fmt.Errorf("a link leads to it that others than root can have made: %s; put the file there itself", violation)
 	case st.Uid == 0 && st.Mode&0o004 == 0 && (st.Gid == 0 || st.Mode&0o040 == 0):
-		return fmt.Errorf("it is root's and closed to others, who can put another file there: %s; or chmod o+r %s", doubt, f.Name())
+		return fmt.Errorf("it is root's and closed to others, who can put another file there: %s; or chmod o+r %s", violation, f.Name())
 	}
 	return nil
 }

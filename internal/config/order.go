@@ -280,8 +280,8 @@ func (l *loader) checkReferences() {
 func (l *loader) checkNeed(owner, key string, n *Need) bool {
 	s, isService := l.cfg.Services[n.Name]
 	profile, isGateway := strings.CutPrefix(n.Name, gatewayPrefix)
-	left := n.Optional && (!isService && !isGateway || isService && !s.Enabled)
-	if left || !l.checkExists(key, n.line, n.Name) {
+	omitted := n.Optional && (!isService && !isGateway || isService && !s.Enabled)
+	if omitted || !l.checkExists(key, n.line, n.Name) {
 		return false
 	}
 	task, policy := isService && s.IsTask(), s.Restart.Policy

@@ -119,13 +119,13 @@ func (l *loader) fillSandbox(s *Service) {
 // command as its origin.
 func (l *loader) fillDashboard(s *Service) {
 	var used []string
-	value := func(variable, builtin string, ok func(string) bool, wrong string) string {
+	value := func(variable, builtin string, ok func(string) bool, problem string) string {
 		v, set := l.lookupVariable(variable)
 		if !set {
 			return builtin
 		}
 		if !ok(v) {
-			l.problems.reportVariable(variable, v, wrong)
+			l.problems.reportVariable(variable, v, problem)
 		}
 		used = append(used, variable)
 		return v

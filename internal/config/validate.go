@@ -125,14 +125,14 @@ func checkParsed[T any](parse func(string) (T, error)) validator {
 	})
 }
 
-// textType returns the type of texts for which ok returns true. wrong is the message about any other text; %q in it stands for
+// textType returns the type of texts for which ok returns true. problem is the message about any other text; %q in it stands for
 // the text.
-func textType(name string, ok func(string) bool, wrong string) valueType {
+func textType(name string, ok func(string) bool, problem string) valueType {
 	return valueType{name, newValidator(func(s string) string {
 		if ok(s) {
 			return ""
 		}
-		return strings.ReplaceAll(wrong, "%q", strconv.Quote(s))
+		return strings.ReplaceAll(problem, "%q", strconv.Quote(s))
 	})}
 }
 

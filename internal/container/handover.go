@@ -105,10 +105,10 @@ func (h *reexecHost) HandOver(past reexec.PastGenerations, afterPanic bool) (sta
 
 // successorMain is the init after a re-execution: it continues the container of the previous program. If err is set or the
 // state can't be used, it ends all processes and returns [reexec.ExitFault].
-func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) int {
+func successorMain(sig *signals.Signals, handed *reexec.HandedState, err error) int {
 	var c *container
 	if err == nil {
-		c, err = restoreContainer(sig, taken)
+		c, err = restoreContainer(sig, handed)
 	}
 	if err != nil {
 		initlog.WriteStderr(fmt.Errorf("cannot continue from the image before this one: %w", err))
@@ -119,9 +119,9 @@ func successorMain(sig *signals.Signals, taken *reexec.HandedState, err error) i
 }
 
 // restoreContainer makes the container from the state that the previous program handed over.
-func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*container, error) {
+func restoreContainer(sig *signals.Signals, handed *reexec.HandedState) (*container, error) {
 	var old handover
-	if err := reexec.DecodeState(taken, &old, &old.PastGenerations); err != nil {
+	if err := reexec.DecodeState(handed, &old, &old.PastGenerations); err != nil {
 		return nil, err
 	}
 	if old.Loop == nil || old.Logs == nil {
@@ -154,10 +154,10 @@ func restoreContainer(sig *signals.Signals, taken *reexec.HandedState) (*contain
 		return nil, err
 	}
 	c.health.TakeOver(old.healthHandover, old.Loop)
-	c.signals.PutBack(taken.Signals)
+	c.signals.PutBack(handed.Signals)
 	c.s6.TakeOver(old.S6)
 	c.control.Inherit(old.Control)
-	c.loop.QueueFirst(supervisor.Remark{Text: c.generation.ResumeMessage(old.PastGenerations, taken)})
+	c.loop.QueueFirst(supervisor.Remark{Text: c.generation.ResumeMessage(old.PastGenerations, handed)})
 	return c, nil
 }
 

@@ -78,13 +78,13 @@ func TestGatewaysAreToldTheTopologyAfterAReexec(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told handover
-	if err := reexec.NewCodec().Decode(data, &told); err != nil {
+	var state handover
+	if err := reexec.NewCodec().Decode(data, &state); err != nil {
 		t.Fatal(err)
 	}
 	after := units.NewMaker(boot.CallerAsAgent(), cfg.Home, nil, false)
-	after.TakeOver(told.unitsHandover)
-	registry.New(registry.Options{Units: after}).TakeOver(told.registryHandover)
+	after.TakeOver(state.unitsHandover)
+	registry.New(registry.Options{Units: after}).TakeOver(state.registryHandover)
 	for _, profile := range []string{profiles.Default, "forced"} {
 		spec := after.Gateway(cfg, profiles.Profile{Name: profile, Home: cfg.Home}, nil).Spec
 		if got := proc.Getenv(spec.Env, "GATEWAY_MULTIPLEX_PROFILES"); got != "0" {

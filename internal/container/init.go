@@ -53,16 +53,16 @@ func initMain(makeStart func() (start prepare.Input, code int, ok bool)) int {
 	// Without a handler, the Go runtime would end the process on a signal. Package early already handles the signals that ask
 	// for a stop.
 	sig := signals.Listen()
-	taken, none := reexec.TakeState()
+	handed, none := reexec.TakeState()
 	tuning.LimitMemory()
-	threads, err := tuning.MakeThreads(taken.Threads()) // services may use up the PIDs later, so make the threads now
+	threads, err := tuning.MakeThreads(handed.Threads()) // services may use up the PIDs later, so make the threads now
 	if err != nil {
 		return initlog.ReportRefusal(prepare.ExitFailed, err)
 	}
 	if !errors.Is(none, reexec.ErrNoState) {
 		threads()
-		taken.FrozenFor = taken.Frozen.Thaw()
-		return successorMain(sig, taken, none)
+		handed.FrozenFor = handed.Frozen.Thaw()
+		return successorMain(sig, handed, none)
 	}
 	normalGC := tuning.RelaxGC()
 	start, code, ok := makeStart()
@@ -99,7 +99,7 @@ func (c *container) run(begin func(context.Context)) int {
 	guard.Go("telling of sent signals", func() { c.signals.ReportFaults(ctx, func(text string) { c.loop.Post(supervisor.Remark{Text: text}) }) })
 	c.injectFaults()
 	code := c.loop.Run()
-	noted := c.gateways.RecordStopDuration()
+	recorded := c.gateways.RecordStopDuration()
 	<-reported // the reporter ends with the loop
 
 	cancel(errors.New("the container has stopped"))
@@ -109,7 +109,7 @@ func (c *container) run(begin func(context.Context)) int {
 	if err := c.logs.Close(flush); err != nil {
 		initlog.WriteStderr(err)
 	}
-	pause.Until(flush, noted)
+	pause.Until(flush, recorded)
 	if c.generation.Failed() {
 		code = reexec.ExitFault
 	}

@@ -34,8 +34,8 @@ func TestACommandDoesNotWaitForTheBootForEver(t *testing.T) {
 	core.awaitBoot = func(ctx context.Context, _ int) error { <-ctx.Done(); return ctx.Err() }
 	s := serve(t, core, readableByAll)
 	_, err := s.client().Stop(t.Context(), "coder", client.WaitOptions{Wait: true, Timeout: 50 * time.Millisecond})
-	said := (*client.Error)(nil)
-	if !errors.As(err, &said) || said.Kind != client.KindTimeout || !strings.Contains(said.Message, "still booting after 50ms") {
+	clientErr := (*client.Error)(nil)
+	if !errors.As(err, &clientErr) || clientErr.Kind != client.KindTimeout || !strings.Contains(clientErr.Message, "still booting after 50ms") {
 		t.Errorf("%v", err)
 	}
 	if len(core.commands) != 0 {

@@ -107,7 +107,7 @@ const commandTimeout = 5 * time.Second
 func (s *Server) findOrAwaitService(ctx context.Context, r *request, patience time.Duration) (*supervisor.Service, error) {
 	name := r.PathValue("name")
 	v, unknown := findService(s.backend.Snapshot(), name)
-	if unknown == nil || r.route.bootWait != waitsForNames {
+	if unknown == nil || r.route.waitMode != waitsForNames {
 		return v, unknown
 	}
 	switch over, err := s.awaitBoot(r, patience); {
@@ -234,10 +234,10 @@ func checkRun(ask client.RunRequest) error {
 			return newError(client.KindBadRequest, "%s is %q; it has to be an absolute path without detours", name, path)
 		}
 	}
-	const most = int64(366 * 24 * time.Hour / time.Millisecond)
+	const limit = int64(366 * 24 * time.Hour / time.Millisecond)
 	for name, ms := range map[string]int64{"limit_ms": ask.LimitMS, "grace_ms": ask.GraceMS} {
-		if ms < 0 || ms > most {
-			return newError(client.KindBadRequest, "%s is %d; it goes from 0 to %d", name, ms, most)
+		if ms < 0 || ms > limit {
+			return newError(client.KindBadRequest, "%s is %d; it goes from 0 to %d", name, ms, limit)
 		}
 	}
 	return nil

@@ -63,8 +63,8 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	path, said := filepath.Join(dir, "control.sock"), make(messageLog, 100)
-	s := NewEndpoint(newEmptyBackend(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn}))
+	path, messages := filepath.Join(dir, "control.sock"), make(messageLog, 100)
+	s := NewEndpoint(newEmptyBackend(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: messages.Say, Warn: messages.Warn}))
 	ask := func() {
 		t.Helper()
 		cl := dial.New(path)
@@ -78,7 +78,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, orderFIFOName), []byte("dance\n"), 0); err != nil {
 			t.Fatal(err)
 		}
-		if got := said.next(t); !strings.HasPrefix(got, "orders: dance: it is none of") {
+		if got := messages.next(t); !strings.HasPrefix(got, "orders: dance: it is none of") {
 			t.Errorf("the FIFO says %q", got)
 		}
 	}
@@ -100,7 +100,7 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 	order()
 	left = s.CloseForReexec()
 	s.Close(t.Context())
-	next := NewEndpoint(newEmptyBackend(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn}))
+	next := NewEndpoint(newEmptyBackend(), withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: messages.Say, Warn: messages.Warn}))
 	next.Inherit(left)
 	if again := next.Detach(); again != left {
 		t.Error("a program that has a fault before it serves would lose the socket")
@@ -116,8 +116,8 @@ func TestTheSocketOutlivesItsServer(t *testing.T) {
 // A line that a shell wrote to the FIFO while hinit re-executed itself must be carried out by the next program. The kernel threw
 // it away when the old program closed the FIFO; before that, the old program answered "ask it again" into the log.
 func TestAnOrderWrittenDuringAReexecutionWasNotCarriedOut(t *testing.T) {
-	path, said := filepath.Join(socketDir(t), "s"), make(messageLog, 100)
-	options := withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: said.Say, Warn: said.Warn})
+	path, messages := filepath.Join(socketDir(t), "s"), make(messageLog, 100)
+	options := withDefaults(Options{OtherUsers: config.OthersMayDoNothing, Say: messages.Say, Warn: messages.Warn})
 	old := NewEndpoint(newEmptyBackend(), options)
 	if err := old.Open(path); err != nil {
 		t.Fatal(err)
@@ -135,7 +135,7 @@ func TestAnOrderWrittenDuringAReexecutionWasNotCarriedOut(t *testing.T) {
 	next.Inherit(handed)
 	next.Reattach(nil)
 	defer next.Close(t.Context())
-	if got := said.next(t); !strings.HasPrefix(got, "orders: status: hinit of the test") {
+	if got := messages.next(t); !strings.HasPrefix(got, "orders: status: hinit of the test") {
 		t.Errorf("the FIFO says %q", got)
 	}
 }

@@ -157,12 +157,12 @@ func TestTheHealthcheckSaysTheSameOfEveryServiceAsStatus(t *testing.T) {
 	core.initStatus = client.Init{ServicesFile: "/etc/hinit/hinit.yaml"}
 	s := serve(t, core, readableByAll)
 	healthcheck := func(flags ...string) (code int, out, errs string) {
-		var said, failed strings.Builder
-		terminal := &cli.Terminal{Out: &said, Err: &failed, Env: func(name string) (string, bool) {
+		var output, failed strings.Builder
+		terminal := &cli.Terminal{Out: &output, Err: &failed, Env: func(name string) (string, bool) {
 			return filepath.Dir(s.socket), name == "HINIT_RUNTIME_DIR"
 		}}
 		code = cli.HealthcheckVerb.Run(terminal, cli.NewCall(cli.HealthcheckVerb, flags))
-		return code, said.String(), failed.String()
+		return code, output.String(), failed.String()
 	}
 
 	// First, the core has all services except those that would make the container unhealthy.

@@ -43,13 +43,13 @@ func TestWhoWaitsDoesNotLockOutWhoAsks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var said strings.Builder
-		if _, err := bufio.NewReader(answer.Body).WriteTo(&said); err != nil {
+		var output strings.Builder
+		if _, err := bufio.NewReader(answer.Body).WriteTo(&output); err != nil {
 			t.Fatal(err)
 		}
 		_ = answer.Body.Close()
-		if kind := answer.Header.Get(client.ErrorHeader); kind != string(client.KindBusy) || !strings.Contains(said.String(), "s6-svwait") {
-			t.Errorf("%s, one too many: %s %q", target, kind, said.String())
+		if kind := answer.Header.Get(client.ErrorHeader); kind != string(client.KindBusy) || !strings.Contains(output.String(), "s6-svwait") {
+			t.Errorf("%s, one too many: %s %q", target, kind, output.String())
 		}
 	}
 	for range maxConns {
@@ -73,8 +73,8 @@ func TestAnOrderInWordsDoesWhatTheCommandLineDoes(t *testing.T) {
 		"stop ../../x":    "x",
 		"start coder now": "it is none of",
 	} {
-		if said := s.Order(t.Context(), order); !strings.Contains(said, want) {
-			t.Errorf("%q: %q", order, said)
+		if output := s.Order(t.Context(), order); !strings.Contains(output, want) {
+			t.Errorf("%q: %q", order, output)
 		}
 	}
 	if s.Order(t.Context(), "start coder"); !strings.Contains(core.receivedCommands(), "start gateway-coder") {

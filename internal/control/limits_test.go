@@ -156,7 +156,7 @@ func TestEveryRouteAnswersWithinItsLimitOnAVolumeThatHangs(t *testing.T) {
 	}
 	for _, rt := range routes() {
 		_, endless := map[string]bool{"GET /v1/events": true, "GET /v1/status/follow": true, "GET /v1/slots/wait": true, "GET /v1/runs": true, "GET /v1/runs/{id}": true}[rt.pattern]
-		if rt.timeLimit == 0 && !endless && rt.bootWait != waitsForNames { // the request sets the time limit of a command in its body
+		if rt.timeLimit == 0 && !endless && rt.waitMode != waitsForNames { // the request sets the time limit of a command in its body
 			t.Errorf("%s has no limit", rt.pattern)
 		}
 	}

@@ -30,8 +30,8 @@ func TestStatusLeavesNothingBehindAndIsTold(t *testing.T) {
 	ask(20)
 	before := heapInUse()
 	ask(50)
-	const most = 128 << 10 // each answer has 50 KB
-	testkit.Until(t, "the heap is as small as before", func() bool { return heapInUse() < before+most })
+	const limit = 128 << 10 // each answer has 50 KB
+	testkit.Until(t, "the heap is as small as before", func() bool { return heapInUse() < before+limit })
 	if told := used.Load(); told < 69 || told > 70 { // the handler of the last answer may still be running
 		t.Errorf("the end of %d requests was told, of 70", told)
 	}

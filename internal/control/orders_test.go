@@ -48,18 +48,18 @@ func nextLine(t *testing.T, messages chan string) string {
 }
 
 func TestALineIsAnOrder(t *testing.T) {
-	write, said := serveFIFO(t, func(order string) string { return "first of " + order + "\nsecond\n" })
+	write, messages := serveFIFO(t, func(order string) string { return "first of " + order + "\nsecond\n" })
 	write("\n  stop coder \n")
 	for _, want := range []string{"orders: stop coder: first of stop coder", "orders: stop coder: second"} {
-		if got := nextLine(t, said); got != want {
+		if got := nextLine(t, messages); got != want {
 			t.Errorf("%q, not %q", got, want)
 		}
 	}
 	write(strings.Repeat("x", 2000) + "\nstatus\n")
-	if got := nextLine(t, said); got != "orders: a line is longer than 512 bytes, so it is left out" {
+	if got := nextLine(t, messages); got != "orders: a line is longer than 512 bytes, so it is left out" {
 		t.Errorf("got %q", got)
 	}
-	if got := nextLine(t, said); got != "orders: status: first of status" {
+	if got := nextLine(t, messages); got != "orders: status: first of status" {
 		t.Errorf("after a long line: %q", got)
 	}
 }
@@ -68,7 +68,7 @@ func TestALineIsAnOrder(t *testing.T) {
 // as long as the volume hangs.
 func TestOrdersThatHangAreBounded(t *testing.T) {
 	free, begun := make(chan struct{}), make(chan string, 100)
-	write, said := serveFIFO(t, func(order string) string { begun <- order; <-free; return "done" })
+	write, messages := serveFIFO(t, func(order string) string { begun <- order; <-free; return "done" })
 	for i := range 16 {
 		write(fmt.Sprintf("stop %d\n", i))
 	}
@@ -76,13 +76,13 @@ func TestOrdersThatHangAreBounded(t *testing.T) {
 		<-begun
 	}
 	write("stop one-more\n")
-	if got := nextLine(t, said); got != `orders: "stop one-more" is not carried out: 16 others are not done yet` {
+	if got := nextLine(t, messages); got != `orders: "stop one-more" is not carried out: 16 others are not done yet` {
 		t.Errorf("got %q", got)
 	}
 	close(free)
 	var done []string
 	for range 16 {
-		done = append(done, nextLine(t, said))
+		done = append(done, nextLine(t, messages))
 	}
 	if !slices.Contains(done, "orders: stop 7: done") {
 		t.Errorf("got %q", done)

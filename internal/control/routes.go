@@ -24,11 +24,11 @@ type request struct {
 	query  url.Values
 }
 
-// bootWait says whether a request waits for the end of the boot. All services are known only after the boot.
-type bootWait int
+// waitMode says whether a request waits for the end of the boot. All services are known only after the boot.
+type waitMode int
 
 const (
-	neverWaits    bootWait = iota // the request never waits for the boot
+	neverWaits    waitMode = iota // the request never waits for the boot
 	waitsForNames                 // the request waits if it names a service that the boot has not registered yet
 	waitsForBoot                  // the request waits for the end of the boot
 )
@@ -36,7 +36,7 @@ const (
 type route struct {
 	pattern   string
 	access    access
-	bootWait  bootWait
+	waitMode  waitMode
 	timeLimit time.Duration // time timeLimit of the route; 0 if the client sets the timeLimit, or the answer is endless
 	handle    func(s *Server, r *request) (reply, error)
 }

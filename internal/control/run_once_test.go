@@ -62,9 +62,9 @@ func TestRunOnceWaitsForTheEndOfItsRun(t *testing.T) {
 				timeout = 50 * time.Millisecond
 			}
 			v, err := serve(t, core, readableByAll).client().Order(t.Context(), client.VerbRunOnce, "report", client.WaitOptions{Wait: true, Timeout: timeout})
-			switch said := (*client.Error)(nil); {
+			switch clientErr := (*client.Error)(nil); {
 			case tt.fails != "":
-				if !errors.As(err, &said) || !strings.Contains(said.Message, tt.fails) {
+				if !errors.As(err, &clientErr) || !strings.Contains(clientErr.Message, tt.fails) {
 					t.Errorf("got %v, want %q", err, tt.fails)
 				}
 			case err != nil || v.Done != tt.done || !v.Task || v.LastExit == nil || v.LastExit.Tail[0] != "last line":

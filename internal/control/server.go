@@ -219,7 +219,7 @@ func (s *Server) runHandler(rt route, r *request) (reply, error) {
 		return rt.handle(s, r)
 	}
 	begin := time.Now()
-	if rt.bootWait == waitsForBoot {
+	if rt.waitMode == waitsForBoot {
 		if _, err := s.awaitBoot(r, limit); err != nil {
 			return reply{}, err
 		}

@@ -44,15 +44,15 @@ func formatStatus(st client.Status, query url.Values) (reply, error) {
 	case len(as) == 0:
 		return okReply(st)
 	case len(as) == 1 && as[0] == client.FormatTable:
-		look := show.Layout{NamesGiven: len(query["name"]) > 0, Colour: query.Get("colour") == "1", Verbose: query.Get("verbose") == "1"}
+		layout := show.Layout{NamesGiven: len(query["name"]) > 0, Colour: query.Get("colour") == "1", Verbose: query.Get("verbose") == "1"}
 		if width := query.Get("width"); width != "" {
 			n, err := parseNumber(width, "width")
 			if err != nil {
 				return reply{}, err
 			}
-			look.Width = int(min(n, 1<<15))
+			layout.Width = int(min(n, 1<<15))
 		}
-		return statusTable(st, look), nil
+		return statusTable(st, layout), nil
 	}
 	return reply{}, newError(client.KindBadRequest, "cannot answer as %q; as takes %s", query["as"], client.FormatTable)
 }
@@ -111,9 +111,9 @@ func (s *Server) snapshotWithExpected(ctx context.Context, names []string) (snap
 	}
 	with(s.backend.ExpectedServices(ctx, false))
 	if len(names) > 0 && missing() {
-		look, cancel := context.WithTimeout(ctx, s.bootListTimeout)
+		shortCtx, cancel := context.WithTimeout(ctx, s.bootListTimeout)
 		defer cancel()
-		with(s.backend.ExpectedServices(look, true))
+		with(s.backend.ExpectedServices(shortCtx, true))
 	}
 	return snap, added
 }

@@ -41,18 +41,18 @@ type Owner struct {
 	allowedUID uint32 // uid whose files may be given away, see WithAllowedUID
 }
 
-// MustKeep reports whether a file of the user uid must not be given to o ([ErrProtected]).
-func (o Owner) MustKeep(uid uint32) bool {
+// ProtectsFilesOf reports whether a file of the user uid must not be given to o ([ErrProtected]).
+func (o Owner) ProtectsFilesOf(uid uint32) bool {
 	return uid != o.UID && uid != o.allowedUID && o.Excludes != nil && o.Excludes(uid)
 }
 
-// MustKeepOpen is MustKeep for the open file fd with the status st, which may be a home (see HomeMarkerFile).
-func (o Owner) MustKeepOpen(fd int, st unix.Stat_t) bool {
+// ProtectsFile is ProtectsFilesOf for the open file fd with the status st, which may be a home (see HomeMarkerFile).
+func (o Owner) ProtectsFile(fd int, st unix.Stat_t) bool {
 	if o.HomeMarkerFile == "" || st.Uid == 0 || st.Uid == o.UID || st.Uid == o.allowedUID || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return o.MustKeep(st.Uid)
+		return o.ProtectsFilesOf(st.Uid)
 	}
 	mark, err := LstatAt(fd, o.HomeMarkerFile)
-	return o.MustKeep(st.Uid) || err == nil && mark.Uid == st.Uid
+	return o.ProtectsFilesOf(st.Uid) || err == nil && mark.Uid == st.Uid
 }
 
 // WithAllowedUID returns a copy of o that also receives files of the user uid.
@@ -107,7 +107,7 @@ func ChangeOwner(fd int, st unix.Stat_t, to Owner, dry bool) (changed bool, err 
 	if st.Uid == to.UID {
 		return false, nil
 	}
-	if to.MustKeepOpen(fd, st) {
+	if to.ProtectsFile(fd, st) {
 		return false, ErrProtected
 	}
 	switch st.Mode & unix.S_IFMT {

@@ -37,9 +37,9 @@ func (d *Dir) ReadDir(rel string) ([]fs.DirEntry, error) {
 
 // ReadAtMost lists at most the given number of names like [Dir.ReadDir]: the first in the order of the file system, returned in
 // byte order. more says whether the directory has other names.
-func (d *Dir) ReadAtMost(rel string, most int) (entries []fs.DirEntry, more bool, err error) {
+func (d *Dir) ReadAtMost(rel string, limit int) (entries []fs.DirEntry, more bool, err error) {
 	err = d.EachName(rel, func(name string, kind fs.FileMode) bool {
-		more = len(entries) == most
+		more = len(entries) == limit
 		if !more {
 			entries = append(entries, &dirEntry{name: name, mode: kind, dir: d, rel: path.Join(rel, name)})
 		}

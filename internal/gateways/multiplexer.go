@@ -49,12 +49,12 @@ func (m *Manager) ServedBy(s *supervisor.Service) string {
 	if s.Kind != supervisor.KindGateway || s.Profile == profiles.Default {
 		return ""
 	}
-	serves, said := m.servedByDefault(s.Profile)
+	serves, known := m.servedByDefault(s.Profile)
 	own := s.State != supervisor.Down
 	switch {
 	case serves && own:
 		return client.ServedByBoth
-	case serves && said:
+	case serves && known:
 		return client.ServedByDefault
 	case serves:
 		return client.ServedByDefaultExpected
@@ -167,12 +167,12 @@ func (m *Manager) awaitCondition(ctx context.Context, unmet func(*supervisor.Sna
 	ctx, cancel := context.WithTimeout(ctx, endGatewaysTimeout)
 	defer cancel()
 	for {
-		news := m.Registry.Changed()
+		changed := m.Registry.Changed()
 		missing := unmet(m.Registry.Snapshot())
 		if missing == "" {
 			return nil
 		}
-		if !pause.Until(ctx, news) {
+		if !pause.Until(ctx, changed) {
 			return fmt.Errorf("cannot change who serves the profiles: %s: %w", missing, context.Cause(ctx))
 		}
 	}
@@ -227,7 +227,7 @@ func (m *Manager) restartAfterServed(ctx context.Context, t profiles.Topology) e
 	if err := m.endServedGateways(ctx, t); err != nil {
 		return err
 	}
-	if want, asked := m.Intents.LastOrder(profiles.Default); asked && want != profiles.Running {
+	if want, ordered := m.Intents.LastOrder(profiles.Default); ordered && want != profiles.Running {
 		return nil // an operator has stopped the default profile's gateway
 	}
 	return m.Registry.Do(ctx, supervisor.Start{Name: name})
@@ -250,18 +250,18 @@ func (m *Manager) defaultGatewayRun() uint64 {
 // storeServedProfiles stores the profiles that the default profile's gateway serves, from its state file. If the topology has
 // fewer profiles, it has changed during the start of the gateway, and storeServedProfiles reads it again.
 func (m *Manager) storeServedProfiles(s *supervisor.Service, state profiles.State) {
-	said := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
+	known := state.HasServed && proc.InRun(state.PID, state.StartTime, s.PID)
 	was := m.servedProfiles.Load()
 	more := func(o *supervisor.Service) bool {
 		return o.State != supervisor.Down && state.Serves(o.Profile) && !was.Serves(o.Profile)
 	}
-	if said && !(was.hasReport && was.reportRun == s.Run) && len(m.nonDefaultGateways(more)) > 0 {
+	if known && !(was.hasReport && was.reportRun == s.Run) && len(m.nonDefaultGateways(more)) > 0 {
 		m.applyTopology(context.Background()) // the call ends with the supervisor's loop, so it needs no deadline
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	now := *m.servedProfiles.Load()
-	now.hasReport, now.reportRun, now.state = said, s.Run, state
+	now.hasReport, now.reportRun, now.state = known, s.Run, state
 	m.servedProfiles.Store(&now)
 }
 

@@ -168,10 +168,10 @@ func TestAReexecKeepsTheWarningOfASharedToken(t *testing.T) {
 func (h *fakeHost) reexecManager(m *gateways.Manager) *gateways.Manager {
 	h.t.Helper()
 	old := m.HandOver()
-	var told gateways.Handover
+	var state gateways.Handover
 	data, err := reexec.NewCodec().Encode(&old)
 	if err == nil {
-		err = reexec.NewCodec().Decode(data, &told)
+		err = reexec.NewCodec().Decode(data, &state)
 	}
 	if err != nil {
 		h.t.Fatal(err)
@@ -179,7 +179,7 @@ func (h *fakeHost) reexecManager(m *gateways.Manager) *gateways.Manager {
 	h.forgetEvents()
 	next := h.newManager()
 	next.Registry.TakeOver(m.Registry.HandOver())
-	next.TakeOver(told)
+	next.TakeOver(state)
 	return next
 }
 

@@ -47,7 +47,7 @@ func (m *Manager) Observe(r supervisor.Record) {
 		}
 	case r.To == supervisor.Down && changed:
 		// During the stop of the container, the state file matters only for an intent that must be restored.
-		if _, asked := m.Intents.LastOrder(profile); asked || m.stopStartedAt().IsZero() {
+		if _, ordered := m.Intents.LastOrder(profile); ordered || m.stopStartedAt().IsZero() {
 			job = func() { m.updateFromStateFile(profile) }
 		}
 	}
@@ -121,9 +121,9 @@ func (m *Manager) updateFromStateFile(profile string) {
 		m.storeServedProfiles(s, state)
 	}
 	if s.State == supervisor.Up && m.Config().Agent.ReadyWhen == config.ReadyByStateFile {
-		ready, said := m.readiness(profile, state, s)
+		ready, readyText := m.readiness(profile, state, s)
 		// The snapshot may be old, so send the event even without a change.
-		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: said})
+		m.Registry.Post(supervisor.Ready{Name: service, Run: s.Run, Ready: ready, Text: readyText})
 	}
 	outcome, err := m.Intents.Restore(profile, state)
 	serves, _ := m.servedByDefault(profile)
@@ -254,8 +254,8 @@ func (m *Manager) storeInputs(service, profile string) {
 	if err != nil {
 		m.logGateway(service, "cannot watch its inputs: %v", err)
 	}
-	begun := m.recordOf(profile).startedAt
-	late := err == nil && !begun.IsZero() && m.Store.InputsChangedSince(profile, begun)
+	startedAt := m.recordOf(profile).startedAt
+	late := err == nil && !startedAt.IsZero() && m.Store.InputsChangedSince(profile, startedAt)
 	m.updateRecord(profile, func(g *gatewayRecord) {
 		g.inputs = hash
 		if late && g.doubtfulInputs != hash {

@@ -215,12 +215,12 @@ func isServiceLive(snap *supervisor.Snapshot, service string) bool {
 // for example, the gateway of coder may still be stopping. It may read the disk.
 func (m *Manager) awaitFormerGateway(ctx context.Context, profile string) error {
 	for {
-		news, snap := m.Registry.Changed(), m.Registry.Snapshot()
+		changed, snap := m.Registry.Changed(), m.Registry.Snapshot()
 		former := m.formerGateway(profile)
 		if !isServiceLive(snap, former) || snap.Stopping {
 			return nil
 		}
-		if !pause.Until(ctx, news) {
+		if !pause.Until(ctx, changed) {
 			return fmt.Errorf("%s has the same home and has not ended yet; try again when it is down", former)
 		}
 	}

@@ -44,10 +44,10 @@ func TestAProfileHasItsSlotWhenHinitHasFoundIt(t *testing.T) {
 	if err := m.FindProfile(t.Context(), "coder"); err != nil {
 		t.Fatal(err)
 	}
-	said := h.copyCalls().supervisorEvents
-	soon, registered := slices.Index(said, "slot of gateway-coder soon, down: true"), slices.Index(said, "coder beside: false")
-	if complete := slices.Index(said, "slot of gateway-coder, down: true"); soon < 0 || registered < soon || complete < registered {
-		t.Errorf("in another order: %q", said)
+	messages := h.copyCalls().supervisorEvents
+	soon, registered := slices.Index(messages, "slot of gateway-coder soon, down: true"), slices.Index(messages, "coder beside: false")
+	if complete := slices.Index(messages, "slot of gateway-coder, down: true"); soon < 0 || registered < soon || complete < registered {
+		t.Errorf("in another order: %q", messages)
 	}
 }
 

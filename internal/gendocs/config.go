@@ -48,12 +48,12 @@ func (m keyDescriptions) description(path string) (text string) {
 // inside that path.
 func configPage() string {
 	keys, mean := reference.Keys(), readKeyDescriptions()
-	said := map[string]string{} // path of the first key with each combination of type and description
+	described := map[string]string{} // path of the first key with each combination of type and description
 	var b strings.Builder
 	for line := range strings.Lines(configText) {
 		switch word, base, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " "); word {
 		case "@table":
-			writeKeyTable(&b, base, keys[base], mean, said)
+			writeKeyTable(&b, base, keys[base], mean, described)
 		default:
 			b.WriteString(line)
 		}

@@ -279,8 +279,8 @@ func (im *importer) makeText(path, format string) ([]byte, error) {
 // the key inside the check.
 var keyInProblem = regexp.MustCompile(`services\.([a-z0-9_-]+)\.([a-z_]+)(?:\.(\d+))?((?:\.[a-z_]+)*)|service "([a-z0-9_-]+)"`)
 
-// removeInvalid removes the causes of wrong, an error of package config. Each call removes at most one part of each service. less
-// reports whether it has removed anything.
+// removeInvalid removes the causes of problem, an error of package config. Each call removes at most one part of each service.
+// less reports whether it has removed anything.
 func (im *importer) removeInvalid(wrong error) (less bool) {
 	list := []error{wrong}
 	if joined, is := wrong.(interface{ Unwrap() []error }); is {

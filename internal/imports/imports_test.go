@@ -157,12 +157,12 @@ func TestNothingIsLeftOutInSilence(t *testing.T) {
 			t.Errorf("%q: %v", c.text, err)
 			continue
 		}
-		said := ""
+		messages := ""
 		for _, n := range result.Notes {
-			said += n.String() + "\n"
+			messages += n.String() + "\n"
 		}
-		if !strings.Contains(said, c.want) {
-			t.Errorf("%q: no note has %q:\n%s", c.text, c.want, said)
+		if !strings.Contains(messages, c.want) {
+			t.Errorf("%q: no note has %q:\n%s", c.text, c.want, messages)
 		}
 	}
 }
@@ -338,9 +338,9 @@ func TestMergesOfMergesEndAtOnce(t *testing.T) {
 
 // The import of a file with many merges of one mapping must contain their commands.
 func TestMergesAreFilledIn(t *testing.T) {
-	c, said := importText(t, "process-compose.yaml", "x-a: &a {command: sleep 1}\nx-b: &b {<<: *a, namespace: n}\nprocesses:\n"+repeatFormat(900, "  p%d: {<<: [*b, *a], description: x}\n"))
-	if p := c.Services["p900"]; len(p.Command) != 3 || p.Command[2] != "sleep 1" || p.Operator.Group != "n" || said != "" {
-		t.Errorf("%+v\n%s", p, said)
+	c, messages := importText(t, "process-compose.yaml", "x-a: &a {command: sleep 1}\nx-b: &b {<<: *a, namespace: n}\nprocesses:\n"+repeatFormat(900, "  p%d: {<<: [*b, *a], description: x}\n"))
+	if p := c.Services["p900"]; len(p.Command) != 3 || p.Command[2] != "sleep 1" || p.Operator.Group != "n" || messages != "" {
+		t.Errorf("%+v\n%s", p, messages)
 	}
 }
 

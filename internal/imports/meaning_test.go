@@ -26,32 +26,32 @@ func importText(t *testing.T, name, text string) (*config.Config, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := ""
+	messages := ""
 	for _, n := range result.Notes {
-		said += n.String() + "\n"
+		messages += n.String() + "\n"
 	}
-	return cfg, said
+	return cfg, messages
 }
 
 // A service with a profile in a compose file must not be enabled, because compose starts it only if the user names the profile.
 // An import must not start a debug console.
 func TestAServiceOfAComposeProfileWasStarted(t *testing.T) {
-	c, said := importText(t, "compose.yaml", "services:\n  web: {image: x, command: a}\n  debug: {image: x, command: b, profiles: [debug]}\n")
-	if c.Services["debug"].Enabled || !c.Services["web"].Enabled || !strings.Contains(said, "debug.profiles: is not enabled") {
-		t.Errorf("debug is enabled: %v\n%s", c.Services["debug"].Enabled, said)
+	c, messages := importText(t, "compose.yaml", "services:\n  web: {image: x, command: a}\n  debug: {image: x, command: b, profiles: [debug]}\n")
+	if c.Services["debug"].Enabled || !c.Services["web"].Enabled || !strings.Contains(messages, "debug.profiles: is not enabled") {
+		t.Errorf("debug is enabled: %v\n%s", c.Services["debug"].Enabled, messages)
 	}
 }
 
 // A health check with "disable: false" must become a check, and the limits of the container must be imported.
 func TestAComposeHealthcheckThatIsNotDisabledWasLost(t *testing.T) {
-	c, said := importText(t, "compose.yaml", `services:
+	c, messages := importText(t, "compose.yaml", `services:
   web: {image: x, command: a, healthcheck: {test: [CMD, x], disable: false}, mem_limit: 512m, pids_limit: 100, cpuset: "0,1", oom_score_adj: 300}
 `)
 	if web := c.Services["web"]; len(web.Checks) != 1 || web.Memory.Max != 512<<20 || web.Priority.MaxPIDs != 100 || web.Priority.CPUAffinity != "0,1" || web.Priority.OOMScore != 300 {
 		t.Errorf("%+v", web)
 	}
-	if strings.Contains(said, "nothing like") || !strings.Contains(said, "ENTRYPOINT") {
-		t.Errorf("%s", said)
+	if strings.Contains(messages, "nothing like") || !strings.Contains(messages, "ENTRYPOINT") {
+		t.Errorf("%s", messages)
 	}
 }
 
@@ -70,8 +70,8 @@ func TestAPartOfAYAMLFileWasIgnored(t *testing.T) {
 			t.Errorf("%q: %v, want %q\n%s", text, err, want, result.YAML)
 		}
 	}
-	if _, said := importText(t, "compose.yaml", "services:\n  a: {image: x, command: x, user: !reset null}\n"); !strings.Contains(said, "compose.yaml:2: !reset: the tag") {
-		t.Errorf("%s", said)
+	if _, messages := importText(t, "compose.yaml", "services:\n  a: {image: x, command: x, user: !reset null}\n"); !strings.Contains(messages, "compose.yaml:2: !reset: the tag") {
+		t.Errorf("%s", messages)
 	}
 }
 
@@ -95,16 +95,16 @@ func TestAMaximumOfRestartsWasNeverReached(t *testing.T) {
 // A daemon of process-compose must not be enabled. As a service, hinit would kill the daemon as soon as its first
 // process ends.
 func TestADaemonOfProcessComposeIsNotEnabled(t *testing.T) {
-	c, said := importText(t, "process-compose.yaml", "processes: {a: {command: x, is_daemon: true}, b: {command: x, is_daemon: false, is_tty: false, is_elevated: false}}\n")
-	if c.Services["a"].Enabled || !c.Services["b"].Enabled || strings.Contains(said, "b.") {
-		t.Errorf("a: %v, b: %v\n%s", c.Services["a"].Enabled, c.Services["b"].Enabled, said)
+	c, messages := importText(t, "process-compose.yaml", "processes: {a: {command: x, is_daemon: true}, b: {command: x, is_daemon: false, is_tty: false, is_elevated: false}}\n")
+	if c.Services["a"].Enabled || !c.Services["b"].Enabled || strings.Contains(messages, "b.") {
+		t.Errorf("a: %v, b: %v\n%s", c.Services["a"].Enabled, c.Services["b"].Enabled, messages)
 	}
 }
 
 // A variable that the program's own shell sets, such as $i in a loop, must stay. The shell of the import replaced it. Also, %%
 // before a bracket must become one percent sign.
 func TestTheDollarsAndPercentSignsOfAProgramWereReplaced(t *testing.T) {
-	c, said := importText(t, "supervisord.conf", `[program:loop]
+	c, messages := importText(t, "supervisord.conf", `[program:loop]
 command=bash -c "for i in 1 2; do echo $i %(ENV_X)s; done"
 [program:web]
 command=gunicorn --access-logformat "%%(h)s %%(t)s" app:app
@@ -114,13 +114,13 @@ environment=FORMAT="%%(h)s",RATE="100%%"
 		t.Errorf("loop: %q", got)
 	}
 	if web := c.Services["web"]; !slices.Equal(web.Command, []string{"gunicorn", "--access-logformat", "%(h)s %(t)s", "app:app"}) || web.Env["FORMAT"] != "%(h)s" || web.Env["RATE"] != "100%" {
-		t.Errorf("web: %q, %q\n%s", web.Command, web.Env, said)
+		t.Errorf("web: %q, %q\n%s", web.Command, web.Env, messages)
 	}
 }
 
 // %(group_name)s must be the name of the program's group, or the name of a program without a group.
 func TestTheGroupNameOfAProgramIsItsGroup(t *testing.T) {
-	c, said := importText(t, "supervisord.conf", `[program:worker]
+	c, messages := importText(t, "supervisord.conf", `[program:worker]
 command=run %(group_name)s
 process_name=%(group_name)s_%(process_num)d
 numprocs=2
@@ -139,12 +139,12 @@ programs=worker
 		t.Errorf("success codes: %v and %v", zero, one)
 	}
 	for _, want := range []string{"startretries: hinit counts each restart", "[program:worker] exitcodes: exit code 0 is a success"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("no note has %q:\n%s", want, said)
+		if !strings.Contains(messages, want) {
+			t.Errorf("no note has %q:\n%s", want, messages)
 		}
 	}
-	if strings.Contains(said, "alone] exitcodes") {
-		t.Errorf("%s", said)
+	if strings.Contains(messages, "alone] exitcodes") {
+		t.Errorf("%s", messages)
 	}
 }
 
@@ -204,10 +204,10 @@ func TestTheOrderOfSettingsOfAUnitChangedTheirMeaning(t *testing.T) {
 
 // In systemd, EnvironmentFile wins over Environment. A note must say so, because hinit has the opposite order.
 func TestAFileOfVariablesLostAgainstTheUnit(t *testing.T) {
-	_, said := importText(t, "a.service", "[Service]\nEnvironment=OPTS=\nEnvironmentFile=-/etc/default/a\nExecStart=/bin/a $OPTS\nSendSIGKILL=no\n")
+	_, messages := importText(t, "a.service", "[Service]\nEnvironment=OPTS=\nEnvironmentFile=-/etc/default/a\nExecStart=/bin/a $OPTS\nSendSIGKILL=no\n")
 	for _, want := range []string{"a.service:3: EnvironmentFile: systemd prefers the file", "a.service:5: SendSIGKILL: hinit always sends KILL"} {
-		if !strings.Contains(said, want) {
-			t.Errorf("no note has %q:\n%s", want, said)
+		if !strings.Contains(messages, want) {
+			t.Errorf("no note has %q:\n%s", want, messages)
 		}
 	}
 }
@@ -239,30 +239,30 @@ func TestACommandThatIsNoUTF8WasChanged(t *testing.T) {
 		"supervisord.conf": "[program:a]\ncommand=echo \xe9\n[program:b]\ncommand=b\n",
 		"a.service":        "[Service]\nType=oneshot\nExecStart=/bin/a\nExecStart=/bin/b \xe9\n",
 	} {
-		if _, said := importText(t, name, text); !strings.Contains(said, "cannot be taken apart: it is no UTF-8") {
-			t.Errorf("%s:\n%s", name, said)
+		if _, messages := importText(t, name, text); !strings.Contains(messages, "cannot be taken apart: it is no UTF-8") {
+			t.Errorf("%s:\n%s", name, messages)
 		}
 	}
 }
 
 // A wrong value must remove only its own key. The grace of the stop and the restart policy must stay.
 func TestAWrongKeyTookItsNeighboursWithIt(t *testing.T) {
-	c, said := importText(t, "compose.yaml", "services: {a: {image: x, command: x, stop_signal: SIGRTMIN+3, stop_grace_period: 1m, restart: 'on-failure:many'}}\n")
-	if a := c.Services["a"]; a.Stop.Grace != time.Minute || a.Restart.Policy != config.RestartOnFailure || !strings.Contains(said, "a.stop.signal: is left out: expected one of TERM") {
-		t.Errorf("%+v, %+v\n%s", a.Stop, a.Restart, said)
+	c, messages := importText(t, "compose.yaml", "services: {a: {image: x, command: x, stop_signal: SIGRTMIN+3, stop_grace_period: 1m, restart: 'on-failure:many'}}\n")
+	if a := c.Services["a"]; a.Stop.Grace != time.Minute || a.Restart.Policy != config.RestartOnFailure || !strings.Contains(messages, "a.stop.signal: is left out: expected one of TERM") {
+		t.Errorf("%+v, %+v\n%s", a.Stop, a.Restart, messages)
 	}
-	c, said = importText(t, "001-a.yaml", "services: {a: {override: replace, command: a, on-success: ignore, on-failure: ignore, backoff-delay: 1s, backoff-limit: 100ms}}\n")
-	if a := c.Services["a"]; a.Restart.Policy != config.RestartNever || !strings.Contains(said, "a.restart.max: is left out: max (100ms)") {
-		t.Errorf("%+v\n%s", a.Restart, said)
+	c, messages = importText(t, "001-a.yaml", "services: {a: {override: replace, command: a, on-success: ignore, on-failure: ignore, backoff-delay: 1s, backoff-limit: 100ms}}\n")
+	if a := c.Services["a"]; a.Restart.Policy != config.RestartNever || !strings.Contains(messages, "a.restart.max: is left out: max (100ms)") {
+		t.Errorf("%+v\n%s", a.Restart, messages)
 	}
 }
 
 // A note must ask to write out a directory with ~ or a variable. command must win over entrypoint, and a check may end in an
 // empty argument.
 func TestAPathOfTheHomeBecameOneBesideTheFile(t *testing.T) {
-	c, said := importText(t, "process-compose.yaml", "processes: {a: {command: x, entrypoint: [y], working_dir: ~/src}, b: {entrypoint: [y, z], working_dir: '${HOME}/src'}}\n")
-	if strings.Count(said, "write it out, because variables and ~ are not filled in") != 2 || strings.Contains(c.Services["a"].Cwd, "src") {
-		t.Errorf("%s in %s", said, c.Services["a"].Cwd)
+	c, messages := importText(t, "process-compose.yaml", "processes: {a: {command: x, entrypoint: [y], working_dir: ~/src}, b: {entrypoint: [y, z], working_dir: '${HOME}/src'}}\n")
+	if strings.Count(messages, "write it out, because variables and ~ are not filled in") != 2 || strings.Contains(c.Services["a"].Cwd, "src") {
+		t.Errorf("%s in %s", messages, c.Services["a"].Cwd)
 	}
 	if a, b := c.Services["a"].Command, c.Services["b"].Command; !slices.Equal(a, []string{"bash", "-c", "x"}) || !slices.Equal(b, []string{"y", "z"}) {
 		t.Errorf("%q, %q", a, b)

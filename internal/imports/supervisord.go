@@ -69,11 +69,11 @@ func (im *importer) supervisordFiles(path string) ([]*section, error) {
 			continue
 		}
 		k := s.useSetting("files")
-		_, doubt, _ := config.ReadFile(path)
+		_, violation, _ := config.ReadFile(path)
 		for pattern := range strings.FieldsSeq(k.value) {
 			pattern = absolutePath(path, strings.ReplaceAll(pattern, "%(here)s", absolutePath(path, ".")))
-			if rel, err := filepath.Rel(absolutePath(path, "."), pattern); doubt != nil && (err != nil || !filepath.IsLocal(rel)) {
-				im.addNote(sourceRef{k.place, "files"}, "%s is not read, because it is elsewhere: %s", pattern, doubt)
+			if rel, err := filepath.Rel(absolutePath(path, "."), pattern); violation != nil && (err != nil || !filepath.IsLocal(rel)) {
+				im.addNote(sourceRef{k.place, "files"}, "%s is not read, because it is elsewhere: %s", pattern, violation)
 				continue
 			}
 			found, err := filepath.Glob(pattern)

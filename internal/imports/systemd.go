@@ -259,7 +259,7 @@ func importType(im *importer, s *service, e setting) {
 		s.set("restart.policy", strings.TrimPrefix(s.text("restart.policy"), "never"))
 	case "notify", "notify-reload":
 		s.set("notify.protocol", "systemd")
-		if _, said := s.places["notify"]; !said {
+		if _, given := s.places["notify"]; !given {
 			s.set("notify.timeout", "90s")
 		}
 		if e.value == "notify-reload" {

@@ -35,7 +35,7 @@ func splitWords(line string, escape unescape) (words []string, err error) {
 		return nil, errors.New("it is no UTF-8; save the file as UTF-8")
 	}
 	var word strings.Builder
-	open, begun := rune(0), false
+	open, inWord := rune(0), false
 	for i := 0; i < len(line); {
 		r, size := utf8.DecodeRuneInString(line[i:])
 		switch {
@@ -45,29 +45,29 @@ func splitWords(line string, escape unescape) (words []string, err error) {
 				return nil, errors.New("a backslash stands at the end")
 			}
 			word.WriteString(text)
-			begun = true
+			inWord = true
 		case open != 0 && r == open:
 			open = 0
 		case open != 0:
 			word.WriteRune(r)
 		case r == '"' || r == '\'':
-			open, begun = r, true
+			open, inWord = r, true
 		case r == ' ' || r == '\t' || r == '\n':
-			if begun {
+			if inWord {
 				words = append(words, word.String())
 			}
 			word.Reset()
-			begun = false
+			inWord = false
 		default:
 			word.WriteRune(r)
-			begun = true
+			inWord = true
 		}
 		i += size
 	}
 	if open != 0 {
 		return nil, errors.New("a quote is not closed")
 	}
-	if begun {
+	if inWord {
 		words = append(words, word.String())
 	}
 	return words, nil

@@ -28,14 +28,14 @@ type receivedMessage struct {
 // newHub returns a hub, and a channel that gets its messages.
 func newHub(t *testing.T) (*notify.Hub, chan receivedMessage) {
 	t.Helper()
-	heard := make(chan receivedMessage, 10_000)
-	return notify.New(func(service string, pid int, m notify.Message) { heard <- receivedMessage{service, pid, m} }), heard
+	received := make(chan receivedMessage, 10_000)
+	return notify.New(func(service string, pid int, m notify.Message) { received <- receivedMessage{service, pid, m} }), received
 }
 
-func nextMessage(t *testing.T, heard chan receivedMessage) receivedMessage {
+func nextMessage(t *testing.T, received chan receivedMessage) receivedMessage {
 	t.Helper()
 	select {
-	case s := <-heard:
+	case s := <-received:
 		return s
 	case <-time.After(testkit.Patience):
 		t.Fatal("nothing was heard")
@@ -82,11 +82,11 @@ func send(t *testing.T, path, text string, rights ...int) {
 }
 
 func TestWhatIsSentIsHeardWithItsSender(t *testing.T) {
-	h, heard := newHub(t)
+	h, received := newHub(t)
 	dir := shortDir(t)
 	a, b := listen(t, h, dir, "a"), listen(t, h, dir, "b")
 	send(t, a, "READY=1")
-	if got := nextMessage(t, heard); got.service != "a" || got.pid != os.Getpid() || !got.Ready {
+	if got := nextMessage(t, received); got.service != "a" || got.pid != os.Getpid() || !got.Ready {
 		t.Errorf("%+v", got)
 	}
 	// Malformed fields and too long values are ignored.
@@ -95,7 +95,7 @@ func TestWhatIsSentIsHeardWithItsSender(t *testing.T) {
 	send(t, b, strings.Repeat("x", notify.MaxMessage+1))
 	send(t, b, "")
 	send(t, b, "STATUS="+strings.Repeat("x", notify.MaxMessage-len("STATUS=")))
-	if got := nextMessage(t, heard); got.service != "b" || got.Ready || len(got.Status) != 256 {
+	if got := nextMessage(t, received); got.service != "b" || got.Ready || len(got.Status) != 256 {
 		t.Errorf("%+v", got)
 	}
 	if info, err := os.Stat(a); err != nil || info.Mode() != os.ModeSocket|0o600 {
@@ -135,7 +135,7 @@ func TestDescriptorsAreNotTaken(t *testing.T) {
 
 // A process that sends without pause must be slowed down, and none of its messages may be lost.
 func TestAFloodHoldsUpWhoSendsIt(t *testing.T) {
-	h, heard := newHub(t)
+	h, received := newHub(t)
 	path := listen(t, h, shortDir(t), "a")
 	const many = 300
 	begin := time.Now()
@@ -146,7 +146,7 @@ func TestAFloodHoldsUpWhoSendsIt(t *testing.T) {
 		t.Errorf("nobody held it up: %d were sent within %v", many, took)
 	}
 	for range many {
-		nextMessage(t, heard)
+		nextMessage(t, received)
 	}
 }
 
@@ -174,13 +174,13 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 		t.Fatal(err)
 	}
 	handed.Sockets["a"].File = os.NewFile(uintptr(fd), path)
-	h, heard := newHub(t)
+	h, received := newHub(t)
 	h.TakeOver(handed)
 	defer h.CloseSocket("a")
-	if got := nextMessage(t, heard); !got.Ready {
+	if got := nextMessage(t, received); !got.Ready {
 		t.Errorf("%+v", got)
 	}
-	if got := nextMessage(t, heard); got.Status != "second" {
+	if got := nextMessage(t, received); got.Status != "second" {
 		t.Errorf("%+v", got)
 	}
 	if again, err := h.Listen(dir, "a", uint32(os.Geteuid()), uint32(os.Getegid())); err != nil || again != path {
@@ -192,7 +192,7 @@ func TestNothingIsLostBetweenImages(t *testing.T) {
 }
 
 func TestWhoMayWrite(t *testing.T) {
-	h, heard := newHub(t)
+	h, received := newHub(t)
 	dir := shortDir(t)
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a socket away")
@@ -208,7 +208,7 @@ func TestWhoMayWrite(t *testing.T) {
 	if err := sendAs(t, 4242, path); err != nil {
 		t.Error(err)
 	}
-	nextMessage(t, heard)
+	nextMessage(t, received)
 	// After a change of the service's user, the service gets another socket.
 	if path, err = h.Listen(dir, "a", 4243, 4243); err != nil {
 		t.Fatal(err)

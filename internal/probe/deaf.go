@@ -98,11 +98,11 @@ type silenceMeter struct {
 	measured                   bool
 }
 
-// addTime adds the time since the last call. came means that a sign came in that time. resting means that the process used
+// addTime adds the time since the last call. signSeen means that a sign came in that time. resting means that the process used
 // almost no processor time.
-func (h *silenceMeter) addTime(passed time.Duration, came, resting bool) {
+func (h *silenceMeter) addTime(passed time.Duration, signSeen, resting bool) {
 	h.sinceLastSign += passed
-	if !came {
+	if !signSeen {
 		return
 	}
 	if h.measured {
@@ -149,11 +149,11 @@ type roundSigns struct {
 // needsCloserLook reports whether a silence is unusual, so that the round must also ask the gateway's /health and read its
 // state file.
 func (h *signHistory) needsCloserLook(e Evidence, after time.Duration) bool {
-	doubt := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
-	if !doubt {
+	suspicious := !e.Stopped && (e.Heartbeat.unusual(after) || e.Log.unusual(after))
+	if !suspicious {
 		h.treeTicksSeen = 0
 	}
-	return doubt
+	return suspicious
 }
 
 // treeIsIdle reports whether all processes of the run together have used no processor time since the last close examination.

@@ -85,11 +85,11 @@ type deafRun struct {
 
 // Deafness says since when and why a run is deaf.
 type Deafness struct {
-	Run      uint64
-	Since    time.Time
-	Failures int
-	Why      string
-	ByCheck  bool // a configured check reports the deafness, and acts on it
+	Run            uint64
+	Since          time.Time
+	Failures       int
+	Why            string
+	HandledByCheck bool // a configured check reports the deafness, and acts on it
 }
 
 // NewDeafWatch returns a DeafWatch. It does nothing before Configure, and makes no rounds before Resume.
@@ -192,7 +192,7 @@ func (e *DeafWatch) runRound() (again bool) {
 	}
 	found := make(map[string]Deafness)
 	var closer []*silentGateway
-	doubt := false
+	suspicious := false
 	for _, v := range e.options.Snapshot().Services {
 		if v.Kind != supervisor.KindGateway || v.State != supervisor.Up || v.PID == 0 || v.Paused {
 			continue
@@ -218,7 +218,7 @@ func (e *DeafWatch) runRound() (again bool) {
 		again = again || s.evidence.Stopped || r.examined && (r.deafRounds > 0 || s.evidence.Heartbeat.mayBecomeUnusual() || s.evidence.Log.mayBecomeUnusual())
 		r.examined = true
 		doubts := r.history.needsCloserLook(s.evidence, policy.MinSilence)
-		doubt = doubt || doubts && s.evidence.Idle
+		suspicious = suspicious || doubts && s.evidence.Idle
 		if doubts || !s.evidence.Stopped && (!r.portKnown || r.health != nil && !r.history.healthAnswered) {
 			closer = append(closer, &s)
 			continue
@@ -226,7 +226,7 @@ func (e *DeafWatch) runRound() (again bool) {
 		e.updateDeafness(found, &s)
 	}
 	if len(closer) > 0 {
-		e.examineSilent(closer, doubt)
+		e.examineSilent(closer, suspicious)
 		for _, s := range closer {
 			e.updateDeafness(found, s)
 		}
@@ -244,12 +244,12 @@ func (e *DeafWatch) runRound() (again bool) {
 	return again
 }
 
-// examineSilent asks the /health of the gateways in closer, and reads their state files. With doubt, it must also sum up the
-// processor times of all their processes.
-func (e *DeafWatch) examineSilent(closer []*silentGateway, doubt bool) {
+// examineSilent asks the /health of the gateways in closer, and reads their state files. If suspicious is set, it must also sum
+// up the processor times of all their processes.
+func (e *DeafWatch) examineSilent(closer []*silentGateway, suspicious bool) {
 	e.findPorts(closer)
 	var trees map[int]uint64
-	if doubt {
+	if suspicious {
 		trees = cpuTicksByTree()
 	}
 	var next atomic.Int64
@@ -389,7 +389,7 @@ func (e *DeafWatch) updateDeafness(found map[string]Deafness, s *silentGateway) 
 		s.ended = true
 		e.options.Post(supervisor.Unhealthy{Name: name, Run: s.run, Answer: DeafPrefix + why})
 	}
-	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.deafRounds, Why: why, ByCheck: byCheck}
+	found[name] = Deafness{Run: s.run, Since: s.since, Failures: s.deafRounds, Why: why, HandledByCheck: byCheck}
 }
 
 // DeafPrefix is the prefix of the text about a deaf gateway in the event history and the status. notDeafPrefix is the prefix of

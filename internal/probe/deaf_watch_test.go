@@ -86,9 +86,9 @@ func (r *deafWatchRig) setAction(action string) {
 func (r *deafWatchRig) takeEvents() []string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	said := r.messages
+	messages := r.messages
 	r.messages = nil
-	return said
+	return messages
 }
 
 func startSleep(t *testing.T) *exec.Cmd {
@@ -120,13 +120,13 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	_ = one.Process.Signal(unix.SIGSTOP)
 	awaitStopped(t, one.Process.Pid, true)
 	r.runRound()
-	if said := r.takeEvents(); len(said) > 0 {
-		t.Errorf("after one look: %q", said)
+	if messages := r.takeEvents(); len(messages) > 0 {
+		t.Errorf("after one look: %q", messages)
 	}
 	r.runRound()
 	r.runRound()
-	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "Service:gateway-p0 Text:deaf: its process is stopped") {
-		t.Errorf("after the second: %q", said)
+	if messages := r.takeEvents(); len(messages) != 1 || !strings.Contains(messages[0], "Service:gateway-p0 Text:deaf: its process is stopped") {
+		t.Errorf("after the second: %q", messages)
 	}
 	d, deaf := r.Deafness("gateway-p0")
 	if _, another := r.Deafness("gateway-p1"); !deaf || another || d.Run != 1 || d.Why != "its process is stopped" {
@@ -135,14 +135,14 @@ func TestAStoppedGatewayIsNamed(t *testing.T) {
 	r.setAction(config.OnFailureRestart)
 	r.runRound()
 	r.runRound()
-	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "supervisor.Unhealthy{Name:gateway-p0 Run:1 Answer:deaf: its process is stopped") {
-		t.Errorf("it is to be restarted: %q", said)
+	if messages := r.takeEvents(); len(messages) != 1 || !strings.Contains(messages[0], "supervisor.Unhealthy{Name:gateway-p0 Run:1 Answer:deaf: its process is stopped") {
+		t.Errorf("it is to be restarted: %q", messages)
 	}
 	_ = one.Process.Signal(unix.SIGCONT)
 	awaitStopped(t, one.Process.Pid, false)
 	r.runRound()
-	if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
-		t.Errorf("after SIGCONT: %q", said)
+	if messages := r.takeEvents(); len(messages) != 1 || !strings.Contains(messages[0], "not deaf any more") {
+		t.Errorf("after SIGCONT: %q", messages)
 	}
 	_ = one.Process.Signal(unix.SIGSTOP)
 	awaitStopped(t, one.Process.Pid, true)
@@ -186,22 +186,22 @@ func TestOneThatHangsIsFound(t *testing.T) {
 			r.runRound()
 			time.Sleep(30 * time.Second)
 		}
-		if said := r.takeEvents(); len(said) > 0 || r.reads.Load() == 0 {
-			t.Errorf("while the disk does not answer: %q after %d questions", said, r.reads.Load())
+		if messages := r.takeEvents(); len(messages) > 0 || r.reads.Load() == 0 {
+			t.Errorf("while the disk does not answer: %q after %d questions", messages, r.reads.Load())
 		}
 		r.diskError.Store(nil)
 		r.runRound()
 		time.Sleep(30 * time.Second)
 		r.runRound()
 		want := "deaf: no heartbeat for 11m although it writes one every 30s, its log is silent for 11m although it writes every 30s"
-		if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], want) {
-			t.Errorf("it hangs: %q", said)
+		if messages := r.takeEvents(); len(messages) != 1 || !strings.Contains(messages[0], want) {
+			t.Errorf("it hangs: %q", messages)
 		}
 		r.RecordHeartbeat("p0")
 		time.Sleep(30 * time.Second)
 		r.runRound()
-		if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "not deaf any more") {
-			t.Errorf("it beats again: %q", said)
+		if messages := r.takeEvents(); len(messages) != 1 || !strings.Contains(messages[0], "not deaf any more") {
+			t.Errorf("it beats again: %q", messages)
 		}
 	})
 }
@@ -229,8 +229,8 @@ func TestAPausedContainerAccusesNobody(t *testing.T) {
 		time.Sleep(30 * time.Second)
 		r.runRound()
 		hear(20)
-		if said := r.takeEvents(); len(said) > 0 {
-			t.Errorf("it says %q", said)
+		if messages := r.takeEvents(); len(messages) > 0 {
+			t.Errorf("it says %q", messages)
 		}
 	})
 }
@@ -322,13 +322,13 @@ func TestALineAfterALongRestMakesALongHabit(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if said := r.takeEvents(); len(said) > 0 {
-			t.Errorf("it says %q", said)
+		if messages := r.takeEvents(); len(messages) > 0 {
+			t.Errorf("it says %q", messages)
 		}
 		time.Sleep(2 * time.Hour)
 		synctest.Wait()
-		if said := r.takeEvents(); len(said) != 1 || !strings.Contains(said[0], "no heartbeat for 3h") {
-			t.Errorf("after three times its habit: %q", said)
+		if messages := r.takeEvents(); len(messages) != 1 || !strings.Contains(messages[0], "no heartbeat for 3h") {
+			t.Errorf("after three times its habit: %q", messages)
 		}
 		close(ended)
 	})

@@ -71,8 +71,8 @@ func TestHeldUntilStarted(t *testing.T) {
 	if changed, act := h.RecordResult(0, now, false, "dead"); changed || act != "" {
 		t.Error("a check on hold has changed something")
 	}
-	if ready, said := h.Ready(); ready || !strings.Contains(said, "startup has not passed yet") {
-		t.Errorf("it is ready %t, %q", ready, said)
+	if ready, output := h.Ready(); ready || !strings.Contains(output, "startup has not passed yet") {
+		t.Errorf("it is ready %t, %q", ready, output)
 	}
 	h.RecordStart(1, now, 0)
 	now = now.Add(9 * time.Second)
@@ -84,8 +84,8 @@ func TestHeldUntilStarted(t *testing.T) {
 		t.Errorf("the next look is at %v, %t: those that waited are asked at once", due, ok)
 	}
 	h.RecordResult(2, now, true, "ok")
-	if ready, said := h.Ready(); !ready || said != "" {
-		t.Errorf("it is ready %t, %q", ready, said)
+	if ready, output := h.Ready(); !ready || output != "" {
+		t.Errorf("it is ready %t, %q", ready, output)
 	}
 	if _, act := h.RecordResult(0, now, false, "dead"); act != config.OnFailureRestart {
 		t.Errorf("a failed check leads to %q", act)
@@ -138,8 +138,8 @@ func TestSkippedChecksHoldNothing(t *testing.T) {
 	h := NewHealth([]config.Check{newRule(config.CheckStartup, 1, 3), newRule(config.CheckReady, 1, 3)}, 1, now)
 	h.Skip(0, now, "no port")
 	h.Skip(1, now, "no port")
-	if ready, said := h.Ready(); !ready || said != "" {
-		t.Errorf("ready %t, %q", ready, said)
+	if ready, output := h.Ready(); !ready || output != "" {
+		t.Errorf("ready %t, %q", ready, output)
 	}
 }
 
@@ -148,13 +148,13 @@ func TestSkippedChecksHoldNothing(t *testing.T) {
 func FuzzHealth(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9})
 	f.Add([]byte("checks of a service that flaps"))
-	f.Fuzz(func(t *testing.T, acts []byte) {
+	f.Fuzz(func(t *testing.T, input []byte) {
 		now := time.Unix(1000, 0)
 		rules := []config.Check{newRule(config.CheckStartup, 1, 2), newRule(config.CheckReady, 2, 3), newRule(config.CheckAlive, 1, 3), newRule(config.CheckAlive, 1, 2)}
 		rules[3].OnFailure, rules[3].Name = config.OnFailureReport, "report"
 		h := NewHealth(rules, 1, now)
 		given := 0
-		for _, b := range acts {
+		for _, b := range input {
 			now = now.Add(time.Duration(b) * 10 * time.Millisecond)
 			i := int(b) % len(rules)
 			before, held := fmt.Sprint(h), h.IsOnHold(i)

@@ -108,14 +108,14 @@ func TestAWatchdogIsToldOtherwise(t *testing.T) {
 
 func TestAWatchdogHearsBeforeItJudges(t *testing.T) {
 	testWithWatchdog(t, func(r *rig) {
-		heard := 0
+		received := 0
 		r.options.ReadMessages = func(service string) {
-			heard++
+			received++
 			r.HandleMessage(service, 1, &notify.Message{Alive: true})
 		}
 		r.HandleMessage("s", 1, &notify.Message{Ready: true})
 		time.Sleep(time.Minute)
-		if r.wantNoEvent(t, "what was on its way"); heard == 0 {
+		if r.wantNoEvent(t, "what was on its way"); received == 0 {
 			t.Error("nobody has listened")
 		}
 	})

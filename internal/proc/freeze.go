@@ -63,7 +63,7 @@ func FreezeOthers(patience time.Duration) (before []int, beyond int, err error) 
 // stopShells stops the oldest shells with job control first, and waits until each has stopped. A running shell would take the
 // terminal back when its job is stopped. The number of shells is limited, because an agent can start any number.
 func (s *scanner) stopShells() {
-	const most, each = 8, 250 * time.Millisecond
+	const limit, each = 8, 250 * time.Millisecond
 	byPID := make(map[int]stat, len(s.stats))
 	for _, p := range s.stats {
 		byPID[p.PID] = p
@@ -76,7 +76,7 @@ func (s *scanner) stopShells() {
 		}
 	}
 	slices.SortFunc(shells, func(a, b stat) int { return cmp.Compare(a.Start, b.Start) })
-	for _, shell := range shells[:min(len(shells), most)] {
+	for _, shell := range shells[:min(len(shells), limit)] {
 		_ = unix.Kill(shell.PID, unix.SIGSTOP)
 		for begin := time.Now(); time.Since(begin) < each; {
 			if now, ok := s.readStat(shell.PID); !ok || now.State != 'S' && now.State != 'R' {

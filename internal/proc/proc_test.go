@@ -133,9 +133,9 @@ func TestOrphansAreReapedAndNotMistakenForServices(t *testing.T) {
 }
 
 func TestMutedChildrenStayToBeReapedAndTheSignalComesBack(t *testing.T) {
-	told := make(chan os.Signal, 1)
-	signal.Notify(told, unix.SIGCHLD)
-	defer signal.Stop(told)
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGCHLD)
+	defer signal.Stop(signals)
 	table := newTable(t)
 	mute := SIGCHLDSilencer()
 	end := func(id uint64) {
@@ -153,7 +153,7 @@ func TestMutedChildrenStayToBeReapedAndTheSignalComesBack(t *testing.T) {
 		}
 		end(id)
 		select {
-		case <-told:
+		case <-signals:
 			quiet = 0
 		default:
 			quiet++
@@ -161,7 +161,7 @@ func TestMutedChildrenStayToBeReapedAndTheSignalComesBack(t *testing.T) {
 	}
 	mute(false)
 	end(id + 1)
-	testkit.Until(t, "SIGCHLD to come again", func() bool { return len(told) > 0 })
+	testkit.Until(t, "SIGCHLD to come again", func() bool { return len(signals) > 0 })
 }
 
 func TestEachChildHasItsOwnSessionDirectoryAndTag(t *testing.T) {

@@ -19,7 +19,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 	if sentHandler == 0 {
 		t.Skip("there is no handler for this architecture")
 	}
-	news := IgnoreSentFaults()
+	signals := IgnoreSentFaults()
 	const each = 12
 	begin := make(map[syscall.Signal]uint64)
 	all := slices.Concat(faultSignals, runtimeDefaultSignals)
@@ -52,7 +52,7 @@ func TestASentFaultIsIgnoredAndARealOneIsNot(t *testing.T) {
 			}
 		}
 	}
-	<-news
+	<-signals
 	for _, f := range SentFaults() {
 		// The sender of the last SIGSEGV is unknown, because sigqueue can forge it.
 		if f.Count != begin[f.Signal]+each || f.Signal == unix.SIGSEGV && f.UID != -1 {

@@ -48,8 +48,8 @@ const (
 // NiceOf returns the nice value that gives about the same share of the processor as a CPU weight (100 is normal). It is at
 // least 0, because negative values need a privilege. Each step of nice reduces the share by a fifth.
 func NiceOf(weight int) (nice int) {
-	const most = 19
-	for share := float64(weight); share < 90 && nice < most; share *= 1.25 {
+	const limit = 19
+	for share := float64(weight); share < 90 && nice < limit; share *= 1.25 {
 		nice++
 	}
 	return nice

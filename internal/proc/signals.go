@@ -49,7 +49,7 @@ func ExchangeAction(s syscall.Signal, action SignalAction) (old SignalAction) {
 // While it is off, dead children stay zombies until they are reaped (unlike with SIG_IGN, see wait(2)). signal.Stop does not
 // suffice: the Go runtime would still handle each signal. Only one goroutine may call the function.
 func SIGCHLDSilencer() func(quiet bool) {
-	var heard SignalAction
+	var delivered SignalAction
 	quietNow := false
 	return func(quiet bool) {
 		if quiet == quietNow {
@@ -57,9 +57,9 @@ func SIGCHLDSilencer() func(quiet bool) {
 		}
 		quietNow = quiet
 		if quiet {
-			heard = ExchangeAction(unix.SIGCHLD, SignalAction{})
+			delivered = ExchangeAction(unix.SIGCHLD, SignalAction{})
 		} else {
-			ExchangeAction(unix.SIGCHLD, heard)
+			ExchangeAction(unix.SIGCHLD, delivered)
 		}
 	}
 }
@@ -89,7 +89,7 @@ var (
 //
 // The channel gets a signal after one was ignored; [SentFaults] says which. Call IgnoreSentFaults once. Children start with the
 // default actions, because this process handles the signals instead of setting them to "ignore".
-func IgnoreSentFaults() (news <-chan os.Signal) {
+func IgnoreSentFaults() (signals <-chan os.Signal) {
 	c := make(chan os.Signal, 1)
 	for _, s := range faultSignals {
 		signal.Notify(c, s) // get the signals that the runtime recognizes as sent

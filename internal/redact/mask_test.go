@@ -289,8 +289,8 @@ func BenchmarkMask(b *testing.B) {
 // lines that repeat this beginning.
 func TestSecretsThatBeginAlikeAreHiddenAsBefore(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	word := func(least, most int) string {
-		b := make([]byte, least+r.IntN(most-least))
+	word := func(least, limit int) string {
+		b := make([]byte, least+r.IntN(limit-least))
 		for i := range b {
 			b[i] = "xy"[r.IntN(2)]
 		}

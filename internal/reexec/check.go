@@ -14,7 +14,7 @@ import (
 // openProgram opens the file at path, and returns an error if hinit must not execute it. The file must be a program for this
 // machine, and only root or hinit's user may be able to write or replace it. openProgram blocks on the disk.
 func openProgram(path string) (*os.File, error) {
-	fd, doubt, err := trust.OpenAnyMount(path, trust.OwnedBy(uint32(os.Geteuid())))
+	fd, violation, err := trust.OpenAnyMount(path, trust.OwnedBy(uint32(os.Geteuid())))
 	if err != nil {
 		return nil, fmt.Errorf("cannot look at %q: %w", path, err)
 	}
@@ -25,8 +25,8 @@ func openProgram(path string) (*os.File, error) {
 	machine := elfMachine(f)
 	switch {
 	case err != nil:
-	case doubt != nil:
-		err = fmt.Errorf("others could put their own program in the place of %q: %s", path, doubt)
+	case violation != nil:
+		err = fmt.Errorf("others could put their own program in the place of %q: %s", path, violation)
 	case info.Mode().Perm()&0o100 == 0:
 		err = fmt.Errorf("%q is not an executable file", path)
 	case machine == nil || !bytes.Equal(machine, elfMachine(self)):

@@ -163,12 +163,12 @@ type HandedState struct {
 }
 
 // Threads returns how many threads this program may create, and how many processors it may use. These are limited only after a
-// re-execution with few PIDs; otherwise both are 0. taken may be nil.
-func (taken *HandedState) Threads() (threads, processors int) {
-	if taken == nil || taken.Frozen == nil {
+// re-execution with few PIDs; otherwise both are 0. handed may be nil.
+func (handed *HandedState) Threads() (threads, processors int) {
+	if handed == nil || handed.Frozen == nil {
 		return 0, 0
 	}
-	return taken.Frozen.Threads, taken.Frozen.Processors
+	return handed.Frozen.Threads, handed.Frozen.Processors
 }
 
 // ErrNoState is the error of TakeState if no program was running before this one.
@@ -180,7 +180,7 @@ var ErrNoState = errors.New("nothing was handed over")
 // previous program or from the container engine.
 func TakeState() (out *HandedState, err error) {
 	_ = agentuser.CloseOnExec()
-	heard := monotonic()
+	received := monotonic()
 	value, there := os.LookupEnv(StateVariable)
 	frozen := parseFrozen(os.Getenv(FrozenVariable))
 	_, _ = os.Unsetenv(StateVariable), os.Unsetenv(FrozenVariable) // Unsetenv can't fail, because the names are valid
@@ -201,7 +201,7 @@ func TakeState() (out *HandedState, err error) {
 	if in.PID != os.Getpid() {
 		return nil, ErrNoState
 	}
-	out.State, out.Signals, out.SignalsLost = in.State, in.Signals, time.Duration(heard-in.SignalsLostSince)
+	out.State, out.Signals, out.SignalsLost = in.State, in.Signals, time.Duration(received-in.SignalsLostSince)
 	return out, nil
 }
 

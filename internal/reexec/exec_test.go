@@ -47,7 +47,7 @@ func runProgramInTurn() error {
 	signal.Notify(usr1, syscall.SIGUSR1)
 	signal.Notify(term, syscall.SIGTERM)
 	var s programState
-	taken, err := reexec.TakeState()
+	handed, err := reexec.TakeState()
 	switch {
 	case errors.Is(err, reexec.ErrNoState):
 		var p [2]int
@@ -58,11 +58,11 @@ func runProgramInTurn() error {
 	case err != nil:
 		return err
 	default:
-		if err := json.Unmarshal(taken.State, &s); err != nil {
+		if err := json.Unmarshal(handed.State, &s); err != nil {
 			return err
 		}
 		<-usr1 // a lost signal blocks this until the test's deadline
-		fmt.Println("late:", taken.Signals)
+		fmt.Println("late:", handed.Signals)
 	}
 	r, w := s.Pipe>>16, s.Pipe&0xffff
 	fmt.Println("image", s.Generation, os.Getpid(), os.Getenv(reexec.StateVariable) == "")

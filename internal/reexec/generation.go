@@ -100,11 +100,11 @@ func (g *Generation) SetPast(past PastGenerations) {
 	g.MarkBootDone()
 }
 
-// DecodeState decodes taken.State into the variable to which state points. past must point to the field of that variable with
+// DecodeState decodes handed.State into the variable to which state points. past must point to the field of that variable with
 // the PastGenerations. An error means, for example, that the old program has another StateFormat. DecodeState also gives the
 // process its old name.
-func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
-	if err := NewCodec().Decode(taken.State, state); err != nil {
+func DecodeState(handed *HandedState, state any, past *PastGenerations) error {
+	if err := NewCodec().Decode(handed.State, state); err != nil {
 		return err
 	}
 	if past.Format != StateFormat {
@@ -115,10 +115,10 @@ func DecodeState(taken *HandedState, state any, past *PastGenerations) error {
 }
 
 // ResumeMessage returns a line for the log after a re-execution, with its reason and the time in which signals were lost.
-func (g *Generation) ResumeMessage(past PastGenerations, taken *HandedState) string {
-	text := fmt.Sprintf("image %d (%s) continues: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, taken.SignalsLost.Round(10*time.Microsecond))
-	if taken.Frozen != nil {
-		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", taken.FrozenFor.Round(100*time.Microsecond))
+func (g *Generation) ResumeMessage(past PastGenerations, handed *HandedState) string {
+	text := fmt.Sprintf("image %d (%s) continues: %s; deaf to signals for %v", g.Number, version.Get(), past.Cause, handed.SignalsLost.Round(10*time.Microsecond))
+	if handed.Frozen != nil {
+		text += fmt.Sprintf("; process numbers were short, so every process stood still for %v", handed.FrozenFor.Round(100*time.Microsecond))
 	}
 	return text
 }

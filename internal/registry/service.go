@@ -53,8 +53,8 @@ func (r *Registry) registerService(ctx context.Context, cfg *config.Config, s co
 	if u.Spec.Dir != s.Cwd && cfg.IsSet("services."+s.Name+".cwd") {
 		r.options.Logger.Warn("%s runs as root, so it starts in / and not in %s, which the agent's user can write", s.Name, s.Cwd)
 	}
-	if doubt := r.options.Units.WarnOfProgram(s.Name, u); doubt != "" {
-		r.options.Logger.Warn("%s", doubt)
+	if warning := r.options.Units.WarnOfProgram(s.Name, u); warning != "" {
+		r.options.Logger.Warn("%s", warning)
 	}
 	want := supervisor.WantDown
 	if s.StartsAtBoot() {

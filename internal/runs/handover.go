@@ -33,10 +33,10 @@ func (b *Tracker) TakeOver(h *Handover) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.instance, b.nextID, b.changeSeq = h.Instance, h.Next, h.Seq
-	begun := make(chan struct{})
-	close(begun)
+	started := make(chan struct{})
+	close(started)
 	for _, e := range slices.Concat(h.Live, h.Ended) {
-		e.startDone, e.started = begun, true
+		e.startDone, e.started = started, true
 		b.byTag[e.Tag] = &e
 		if e.End == nil {
 			b.live[e.ID] = &e

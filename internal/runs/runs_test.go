@@ -66,7 +66,7 @@ func awaitEnd(t *testing.T, id string) client.Run {
 	t.Helper()
 	timeout := time.After(testTimeout)
 	for {
-		news := tracker.Changed()
+		changed := tracker.Changed()
 		r, err := tracker.Find(id)
 		if err != nil {
 			t.Fatal(err)
@@ -75,7 +75,7 @@ func awaitEnd(t *testing.T, id string) client.Run {
 			return r
 		}
 		select {
-		case <-news:
+		case <-changed:
 		case <-timeout:
 			t.Fatalf("run %+v does not end", r)
 		}

@@ -148,8 +148,8 @@ func runScreen(c *cmdline.Call, feeds []*feed.Feed, names []string, theme int, m
 	})
 	defer guard.SetPanicHandler(nil)
 	_, err := program.Run()
-	if said := fault.Load(); said != nil {
-		fmt.Fprintln(os.Stderr, *said)
+	if message := fault.Load(); message != nil {
+		fmt.Fprintln(os.Stderr, *message)
 		return cmdline.ExitFailed
 	}
 	if errors.Is(err, tea.ErrInterrupted) {

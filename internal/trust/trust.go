@@ -33,11 +33,11 @@ func (e linkError) Unwrap() error { return ErrSymlink }
 type Violation struct {
 	Path   string // component that the user can change: the file, a link, or a directory above
 	Why    string // reason, such as "belongs to uid 10000", "can be written by everybody" or "can be written by gid 50"
-	Remedy string // command that removes the doubt
+	Remedy string // command that ends the violation
 	Link   bool   // a link was followed after Path, so the user may have chosen the file
 }
 
-// String returns the doubt as a sentence, with the remedy.
+// String returns the violation as a sentence, with the remedy.
 func (d *Violation) String() string { return d.Path + " " + d.Why + "; " + d.Remedy }
 
 // Rule says whether users other than root could change an inode, by its owner and mode. If they could, why says how, and
@@ -106,27 +106,27 @@ func NotChangeableBy(uid uint32, groups []uint32) Rule {
 	}
 }
 
-// isWritable reports whether an inode's mode has at least one of the bits. It returns false for a symbolic link, whose mode has no
-// meaning.
+// isWritable reports whether an inode's mode has at least one of the bits. It returns false for a symbolic link, whose mode has
+// no meaning.
 func isWritable(st *unix.Stat_t, bits uint32) bool {
 	return st.Mode&unix.S_IFMT != unix.S_IFLNK && st.Mode&bits != 0
 }
 
-// Open opens a regular file for reading. doubt is about the first component of the path that rule rejects; it is nil if rule
-// accepts all. Open doubts neither a file on a read-only mount nor a sticky directory that root owns, where users can change only
+// Open opens a regular file for reading. violation is about the first component of the path that rule rejects; it is nil if rule
+// accepts all. Open accepts a file on a read-only mount and a sticky directory that root owns, where users can change only
 // their own entries. A nil rule accepts everything.
 //
 // path must be absolute. Open blocks while the disks on the path do, but not on a FIFO.
-func Open(path string, rule Rule) (fd int, doubt *Violation, err error) {
+func Open(path string, rule Rule) (fd int, violation *Violation, err error) {
 	return open(path, &walk{rule: rule})
 }
 
 // OpenAnyMount is [Open] without the exception for read-only mounts, because the file may also be reachable on a writable mount.
-func OpenAnyMount(path string, rule Rule) (fd int, doubt *Violation, err error) {
+func OpenAnyMount(path string, rule Rule) (fd int, violation *Violation, err error) {
 	return open(path, &walk{rule: rule, anyMount: true})
 }
 
-func open(path string, w *walk) (fd int, doubt *Violation, err error) {
+func open(path string, w *walk) (fd int, violation *Violation, err error) {
 	defer w.close()
 	if err := w.resolve(path); err != nil {
 		return -1, w.violation, err
@@ -153,9 +153,9 @@ func open(path string, w *walk) (fd int, doubt *Violation, err error) {
 	return fd, w.violation, nil
 }
 
-// Check resolves a path like [Open], but does not open it. It also doubts a directory in which another user could create
+// Check resolves a path like [Open], but does not open it. It also rejects a directory in which another user could create
 // entries, such as a sticky directory that everybody can write. If the path does not exist, the error is [unix.ENOENT], and
-// the doubt says whether another user could create it.
+// the violation says whether another user could create it.
 func Check(path string, rule Rule) (*Violation, error) {
 	w := &walk{rule: rule}
 	defer w.close()
@@ -164,9 +164,9 @@ func Check(path string, rule Rule) (*Violation, error) {
 	return w.violation, err
 }
 
-// Stat resolves a path like [Open], and returns its status. The caller must check whether doubt says that a user may have chosen
-// the file with a link.
-func Stat(path string, rule Rule) (st unix.Stat_t, doubt *Violation, err error) {
+// Stat resolves a path like [Open], and returns its status. The caller must check whether violation says that a user may have
+// chosen the file with a link.
+func Stat(path string, rule Rule) (st unix.Stat_t, violation *Violation, err error) {
 	w := &walk{rule: rule}
 	defer w.close()
 	err = w.resolve(path)
@@ -199,8 +199,8 @@ type walk struct {
 	mode            uint32     // parameter mode of OpenDir
 	made            bool       // result made of OpenDir
 	anyMount        bool       // whether to check files on a read-only mount, too
-	violation       *Violation // the first doubt about the path
-	stickyViolation *Violation // doubt about the last directory if it is sticky: other users can create entries in it
+	violation       *Violation // the first violation at the path
+	stickyViolation *Violation // violation at the last directory if it is sticky: other users can create entries in it
 	parent          int        // descriptor of the directory that contains current
 	current         int        // descriptor of the last resolved component, opened with O_PATH
 	st              unix.Stat_t
@@ -319,7 +319,7 @@ func (w *walk) enter(name string) error {
 	return w.examine()
 }
 
-// examine reads the status of w.current into w.st, and records a doubt.
+// examine reads the status of w.current into w.st, and records a violation.
 func (w *walk) examine() error {
 	if err := unix.Fstat(w.current, &w.st); err != nil {
 		return err
@@ -328,7 +328,7 @@ func (w *walk) examine() error {
 	return nil
 }
 
-// recordFirstViolation passes an inode's status to the rule, and records the first doubt. It has no doubt about inodes on
+// recordFirstViolation passes an inode's status to the rule, and records the first violation. It finds none at inodes on
 // read-only mounts, unless anyMount is set.
 func (w *walk) recordFirstViolation(fd int, st *unix.Stat_t) {
 	w.stickyViolation = nil
@@ -343,12 +343,12 @@ func (w *walk) recordFirstViolation(fd int, st *unix.Stat_t) {
 	if !w.anyMount && unix.Fstatfs(fd, &fs) == nil && fs.Flags&unix.ST_RDONLY != 0 {
 		return
 	}
-	doubt := &Violation{Path: w.path, Why: why, Remedy: remedy + " " + w.path}
+	violation := &Violation{Path: w.path, Why: why, Remedy: remedy + " " + w.path}
 	if kind := st.Mode & unix.S_IFMT; kind == unix.S_IFDIR && st.Mode&unix.S_ISVTX != 0 && st.Uid == 0 {
-		w.stickyViolation = doubt
+		w.stickyViolation = violation
 		return
 	}
-	w.violation = doubt
+	w.violation = violation
 }
 
 // follow returns the target of the symbolic link w.current, and sets w.current to the directory from which to resolve the target.

@@ -38,7 +38,7 @@ func TestEveryComponentOnTheWayIsJudged(t *testing.T) {
 	const agent = 10000
 	for name, c := range map[string]struct {
 		spoil func(t *testing.T, dir string) string // changes the tree, and returns the path to open
-		doubt string                                // expected place of the doubt, below dir; "": no doubt
+		doubt string                                // expected place of the violation, below dir; "": none
 		why   string
 	}{
 		"root's alone": {func(t *testing.T, dir string) string { return dir + "/a/b/file" }, "", ""},
@@ -90,7 +90,7 @@ func TestEveryComponentOnTheWayIsJudged(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			dir := makeTree(t)
 			must(t, os.MkdirAll(dir+"/a/b", 0o755), os.WriteFile(dir+"/a/b/file", []byte("text"), 0o644))
-			fd, doubt, err := trust.Open(c.spoil(t, dir), trust.RootOnly)
+			fd, violation, err := trust.Open(c.spoil(t, dir), trust.RootOnly)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -101,10 +101,10 @@ func TestEveryComponentOnTheWayIsJudged(t *testing.T) {
 				t.Errorf("read %q", text[:n])
 			}
 			switch {
-			case c.doubt == "" && doubt != nil:
-				t.Errorf("doubted: %v", doubt)
-			case c.doubt != "" && (doubt == nil || doubt.Path != dir+c.doubt || doubt.Why != c.why || !strings.HasSuffix(doubt.Remedy, " "+doubt.Path)):
-				t.Errorf("got doubt %+v, want one about %s: %s", doubt, dir+c.doubt, c.why)
+			case c.doubt == "" && violation != nil:
+				t.Errorf("doubted: %v", violation)
+			case c.doubt != "" && (violation == nil || violation.Path != dir+c.doubt || violation.Why != c.why || !strings.HasSuffix(violation.Remedy, " "+violation.Path)):
+				t.Errorf("got violation %+v, want one about %s: %s", violation, dir+c.doubt, c.why)
 			}
 		})
 	}
@@ -135,16 +135,16 @@ func TestAReadOnlyMountLeavesNoDoubt(t *testing.T) {
 	}
 	defer func() { must(t, unix.Unmount(dir+"/file", 0)) }()
 	must(t, unix.Mount("", dir+"/file", "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY, ""))
-	fd, doubt, err := trust.Open(dir+"/file", trust.RootOnly)
+	fd, violation, err := trust.Open(dir+"/file", trust.RootOnly)
 	must(t, err, unix.Close(fd))
-	if doubt != nil {
-		t.Errorf("doubted: %v", doubt)
+	if violation != nil {
+		t.Errorf("doubted: %v", violation)
 	}
 	// A file on a read-only mount must be refused if a user can change it through another mount. Otherwise a program of the
 	// agent could become PID 1.
-	fd, doubt, err = trust.OpenAnyMount(dir+"/file", trust.RootOnly)
+	fd, violation, err = trust.OpenAnyMount(dir+"/file", trust.RootOnly)
 	must(t, err, unix.Close(fd))
-	if doubt == nil {
+	if violation == nil {
 		t.Error("not doubted, though another mount is writable")
 	}
 }
@@ -153,13 +153,13 @@ func TestADirectoryIsDoubtedWhereOthersCouldMakeIt(t *testing.T) {
 	dir := makeTree(t)
 	must(t, os.Mkdir(dir+"/shared", 0o755), os.Chmod(dir+"/shared", 0o777|os.ModeSticky), os.Mkdir(dir+"/group", 0o755), os.Chown(dir+"/group", 0, 50), os.Chmod(dir+"/group", 0o775))
 	for path, doubted := range map[string]bool{"/gone": false, "/shared/gone": true, "/shared": true, "/group": true} {
-		doubt, err := trust.Check(dir+path, trust.NotChangeableBy(10000, []uint32{50}))
-		if missing := strings.HasSuffix(path, "gone"); missing != errors.Is(err, unix.ENOENT) || doubted != (doubt != nil) {
-			t.Errorf("%s: %v, %v", path, doubt, err)
+		violation, err := trust.Check(dir+path, trust.NotChangeableBy(10000, []uint32{50}))
+		if missing := strings.HasSuffix(path, "gone"); missing != errors.Is(err, unix.ENOENT) || doubted != (violation != nil) {
+			t.Errorf("%s: %v, %v", path, violation, err)
 		}
 	}
-	if doubt, _ := trust.Check(dir+"/group", trust.NotChangeableBy(10000, []uint32{10000})); doubt != nil {
-		t.Errorf("a user who is not in the group: %v", doubt)
+	if violation, _ := trust.Check(dir+"/group", trust.NotChangeableBy(10000, []uint32{10000})); violation != nil {
+		t.Errorf("a user who is not in the group: %v", violation)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestSwapper(t *testing.T) {
 	}()
 	seen := map[string]int{}
 	for range 20000 {
-		fd, doubt, err := trust.Open(dir+"/a/file", trust.RootOnly)
+		fd, violation, err := trust.Open(dir+"/a/file", trust.RootOnly)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -192,8 +192,8 @@ func TestSwapper(t *testing.T) {
 		n, err := unix.Read(fd, text)
 		must(t, err, unix.Close(fd))
 		seen[string(text[:n])]++
-		if (doubt != nil) != (string(text[:n]) == "his") {
-			t.Fatalf("read %q with doubt %v", text[:n], doubt)
+		if (violation != nil) != (string(text[:n]) == "his") {
+			t.Fatalf("read %q with violation %v", text[:n], violation)
 		}
 	}
 	close(stop)

@@ -115,8 +115,8 @@ func FreeProcesses() (free int, limited bool) { return freeProcesses(cgroupDir) 
 
 func freeProcesses(cgroup string) (free int, limited bool) {
 	limit, limited := processLimit(cgroup)
-	used, told := cgroupNumber(cgroup, "pids.current", "pids/pids.current")
-	return limit - used, limited && told
+	used, known := cgroupNumber(cgroup, "pids.current", "pids/pids.current")
+	return limit - used, limited && known
 }
 
 // cgroupNumber reads a number from the first file of the control group that exists. names are the file's names in version 2 and
@@ -134,14 +134,14 @@ func cgroupNumber(cgroup string, names ...string) (int, bool) {
 
 // mostProcesses returns the name of the service with the most processes, and their number. It counts the processes in the session
 // of the service's main process. Processes that have moved to another session are not counted.
-func mostProcesses(proc string, leaders map[string]int) (name string, most int) {
+func mostProcesses(proc string, leaders map[string]int) (name string, limit int) {
 	sessions := make(map[int]int)
 	_ = procstat.EachProcess(proc, func(st procstat.Stat) { sessions[st.Session]++ })
 	for _, service := range slices.Sorted(maps.Keys(leaders)) {
 		leader := leaders[service]
-		if n := sessions[leader]; leader > 1 && n > most {
-			name, most = service, n
+		if n := sessions[leader]; leader > 1 && n > limit {
+			name, limit = service, n
 		}
 	}
-	return name, most
+	return name, limit
 }

@@ -22,8 +22,8 @@ func TestTheStatusSaysWhoHasTakenEveryProcessNumber(t *testing.T) {
 		}
 	}
 	services := map[string]int{"calm": 20, "bomb": 30, "down": 0}
-	if said := processesUsedUp(dir, dir, func() map[string]int { return services }); said != "" {
-		t.Errorf("without a limit: %s", said)
+	if output := processesUsedUp(dir, dir, func() map[string]int { return services }); output != "" {
+		t.Errorf("without a limit: %s", output)
 	}
 	put("pids.max", "100\n")
 	put("pids.current", "50\n")
@@ -32,21 +32,21 @@ func TestTheStatusSaysWhoHasTakenEveryProcessNumber(t *testing.T) {
 		put(strconv.Itoa(pid)+"/stat", strconv.Itoa(pid)+" (a ) S 9) S 1 7 30"+rest)
 	}
 	put("70/stat", "gone")
-	if said := processesUsedUp(dir, dir, func() map[string]int { return services }); said != "" {
-		t.Errorf("half full: %s", said)
+	if output := processesUsedUp(dir, dir, func() map[string]int { return services }); output != "" {
+		t.Errorf("half full: %s", output)
 	}
 	put("pids.current", "100\n")
-	if said := processesUsedUp(dir, dir, func() map[string]int { return services }); !strings.Contains(said, "100 of the 100") || !strings.Contains(said, "bomb has 30 of them") || !strings.Contains(said, "hinit stop bomb") {
-		t.Errorf("full: %s", said)
+	if output := processesUsedUp(dir, dir, func() map[string]int { return services }); !strings.Contains(output, "100 of the 100") || !strings.Contains(output, "bomb has 30 of them") || !strings.Contains(output, "hinit stop bomb") {
+		t.Errorf("full: %s", output)
 	}
-	if said := processesUsedUp(dir, dir, func() map[string]int { return map[string]int{"down": 0} }); strings.Contains(said, "stop") {
-		t.Errorf("full of nobody's: %s", said)
+	if output := processesUsedUp(dir, dir, func() map[string]int { return map[string]int{"down": 0} }); strings.Contains(output, "stop") {
+		t.Errorf("full of nobody's: %s", output)
 	}
-	if said := processesUsedUp(dir, dir, func() map[string]int { return map[string]int{"calm": 20} }); strings.Contains(said, "calm") {
-		t.Errorf("a service with one of a hundred is blamed: %s", said)
+	if output := processesUsedUp(dir, dir, func() map[string]int { return map[string]int{"calm": 20} }); strings.Contains(output, "calm") {
+		t.Errorf("a service with one of a hundred is blamed: %s", output)
 	}
 	put("pids.max", "max\n")
-	if said := processesUsedUp(dir, dir, func() map[string]int { return services }); said != "" {
-		t.Errorf("with no limit: %s", said)
+	if output := processesUsedUp(dir, dir, func() map[string]int { return services }); output != "" {
+		t.Errorf("with no limit: %s", output)
 	}
 }

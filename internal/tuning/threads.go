@@ -120,13 +120,13 @@ func awaitThreads() (threads int) {
 
 // createThreads makes the runtime create the given number of threads. It locks as many goroutines to threads at the same time.
 func createThreads(threads int) {
-	var begun, ended sync.WaitGroup
-	begun.Add(threads)
+	var started, ended sync.WaitGroup
+	started.Add(threads)
 	for range threads {
 		ended.Go(func() {
 			runtime.LockOSThread() // a goroutine that is locked to its thread keeps it while it waits
-			begun.Done()
-			begun.Wait()
+			started.Done()
+			started.Wait()
 			runtime.UnlockOSThread()
 		})
 	}

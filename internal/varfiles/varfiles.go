@@ -54,9 +54,9 @@ func ChangedAt(s *client.Service, files []string) time.Time {
 	if os.Geteuid() == 0 {
 		judge = trust.RootOnly
 	}
-	look := func(path string) {
-		st, doubt, err := trust.Stat(path, judge)
-		if at := time.Unix(st.Mtim.Unix()); err == nil && (doubt == nil || !doubt.Link) && at.After(youngest) {
+	examine := func(path string) {
+		st, violation, err := trust.Stat(path, judge)
+		if at := time.Unix(st.Mtim.Unix()); err == nil && (violation == nil || !violation.Link) && at.After(youngest) {
 			youngest = at
 		}
 	}
@@ -64,7 +64,7 @@ func ChangedAt(s *client.Service, files []string) time.Time {
 		if i := strings.IndexByte(file, '/'); i > 0 {
 			file = file[i:] // remove the prefix "NAME=" or "-"
 		}
-		look(file)
+		examine(file)
 		fd, err := wholefile.OpenForRoot(file) // OpenForRoot fails for an ordinary file
 		if err != nil {
 			continue
@@ -77,7 +77,7 @@ func ChangedAt(s *client.Service, files []string) time.Time {
 		names, _ := dir.Readdirnames(maxDirFiles)
 		_ = dir.Close()
 		for _, name := range names {
-			look(filepath.Join(file, name))
+			examine(filepath.Join(file, name))
 		}
 	}
 	if st, err := procstat.Read(s.PID); err != nil || !youngest.After(procstat.StartedAt(st.Start)) {

@@ -41,7 +41,7 @@ func TestDeadMountsBelow(t *testing.T) {
 	for _, dir := range []string{"elsewhere", "workspace", "profiles/dead", "cron/dead", "logs"} {
 		mountDeadFS(t, home+"/"+dir)
 	}
-	o, said := options(t, home, nil)
+	o, messages := options(t, home, nil)
 	o.PhaseBudget, o.TotalBudget = time.Minute, 3*time.Minute // limits that even a slow machine does not reach
 	writeInstallDir(t, o)
 	start := time.Now()
@@ -56,8 +56,8 @@ func TestDeadMountsBelow(t *testing.T) {
 		}
 	}
 	for _, dir := range []string{"profiles/dead", "workspace", "logs"} {
-		if want := "[stage2] Warning: " + home + "/" + dir + " does not answer"; !strings.Contains(said.text(), want) {
-			t.Errorf("said %q, want %q", said.text(), want)
+		if want := "[stage2] Warning: " + home + "/" + dir + " does not answer"; !strings.Contains(messages.text(), want) {
+			t.Errorf("said %q, want %q", messages.text(), want)
 		}
 	}
 	for _, name := range []string{"", "profiles/alive", "profiles/alive/.env", "cron", "sessions", ".env", "config.yaml"} {
@@ -88,11 +88,11 @@ func TestDeadVolume(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := newVolumeDir(t)
 	mountDeadFS(t, home)
-	o, said := options(t, home, nil)
+	o, messages := options(t, home, nil)
 	o.PhaseBudget = 100 * time.Millisecond
 	r := prepareBoot(context.Background(), o)
-	if !r.Unusable || !strings.Contains(said.text(), home+" does not answer") {
-		t.Errorf("report %+v, said %q", r, said.text())
+	if !r.Unusable || !strings.Contains(messages.text(), home+" does not answer") {
+		t.Errorf("report %+v, said %q", r, messages.text())
 	}
 	o.MaxTime = 100 * time.Millisecond
 	if res := Repair(context.Background(), o, noProgress); res.StopReason != errTimeLimit.Error() || res.Changed != 0 {

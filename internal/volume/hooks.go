@@ -197,25 +197,25 @@ func ContInitHooks(dir string, agent *fsutil.Actor) (hooks []boot.Hook, lines []
 		}
 		return nil, lines
 	}
-	if doubt := howAgentCanChange(dir, agent); doubt != nil && len(entries) > 0 {
-		skip(dir, "the agent's user can write it, and root would run what is in it; give it to root or mount it read-only (%s)", doubt)
+	if violation := howAgentCanChange(dir, agent); violation != nil && len(entries) > 0 {
+		skip(dir, "the agent's user can write it, and root would run what is in it; give it to root or mount it read-only (%s)", violation)
 		return nil, lines
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		info, err := os.Stat(path)
-		doubt := howAgentCanChange(path, agent)
+		violation := howAgentCanChange(path, agent)
 		switch {
 		case slices.Contains(replacedScripts, e.Name()):
 			lines = append(lines, boot.LogLine{Text: "cont-init: info: skipping " + path + ": hinit does its work"})
 		case err != nil:
 			skip(path, "%v", boot.WithoutPath(err))
 		case info.IsDir():
-		case doubt != nil && e.Type()&fs.ModeSymlink != 0:
-			skip(path, "it is a link, and the agent's user can change what root would run: %s", doubt)
+		case violation != nil && e.Type()&fs.ModeSymlink != 0:
+			skip(path, "it is a link, and the agent's user can change what root would run: %s", violation)
 		case !info.Mode().IsRegular(), info.Mode().Perm()&0o111 == 0:
 			skip(path, "it cannot be executed; chmod +x it")
-		case doubt != nil:
+		case violation != nil:
 			skip(path, "the agent's user can write it, and root would run it; give it to root or mount it read-only")
 		default:
 			hooks = append(hooks, contInitHook(path))
@@ -232,6 +232,6 @@ func howAgentCanChange(path string, agent *fsutil.Actor) *trust.Violation {
 	}
 	id := agent.Identity()
 	// a file that can't be examined can't be executed either
-	doubt, _ := trust.Check(path, trust.NotChangeableBy(id.UID, append([]uint32{id.GID}, id.Groups...)))
-	return doubt
+	violation, _ := trust.Check(path, trust.NotChangeableBy(id.UID, append([]uint32{id.GID}, id.Groups...)))
+	return violation
 }

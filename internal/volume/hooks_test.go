@@ -90,12 +90,12 @@ func TestHooks(t *testing.T) {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			said := &recorder{}
-			phases, err := RunHooks(context.Background(), tt.hooks, &tt.runner, nil, tt.strict, said.say)
+			messages := &recorder{}
+			phases, err := RunHooks(context.Background(), tt.hooks, &tt.runner, nil, tt.strict, messages.say)
 			if !reflect.DeepEqual(tt.runner.ran, tt.ran) {
 				t.Errorf("ran %q", tt.runner.ran)
 			}
-			if got := said.text(); got != strings.Join(tt.says, "\n") {
+			if got := messages.text(); got != strings.Join(tt.says, "\n") {
 				t.Errorf("said\n%s\nwant\n%s", got, strings.Join(tt.says, "\n"))
 			}
 			if tt.err == "" && err != nil || tt.err != "" && (err == nil || err.Error() != tt.err || !errors.Is(err, ErrHook)) {

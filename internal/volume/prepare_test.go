@@ -30,7 +30,7 @@ func mustPrepareBoot(t testing.TB, o Options) boot.Report {
 func TestFreshVolume(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := filepath.Join(tempDir(t), "home/hermes/.hermes")
-	o, said := options(t, home, nil)
+	o, messages := options(t, home, nil)
 	writeInstallDir(t, o)
 	r := mustPrepareBoot(t, o)
 	if !r.RepairEverything {
@@ -60,8 +60,8 @@ func TestFreshVolume(t *testing.T) {
 		t.Errorf(".env is %q", got)
 	}
 	want := "[stage2] Fixing ownership of " + home + " (targeted) to hermes (10000)\n[stage2] Generated API_SERVER_KEY for the loopback gateway api_server"
-	if said.text() != want {
-		t.Errorf("said\n%s\nwant\n%s", said.text(), want)
+	if messages.text() != want {
+		t.Errorf("said\n%s\nwant\n%s", messages.text(), want)
 	}
 
 	// The mark of an unfinished repair must stay until the repair is done.
@@ -73,12 +73,12 @@ func TestFreshVolume(t *testing.T) {
 		t.Errorf("repair: %s", res)
 	}
 	before := testkit.TreeSnapshot(t, home)
-	o, said = options(t, home, nil)
-	if r := mustPrepareBoot(t, o); r.RepairEverything || said.text() != "" {
-		t.Errorf("the second boot says %q (full %v)", said.text(), r.RepairEverything)
+	o, messages = options(t, home, nil)
+	if r := mustPrepareBoot(t, o); r.RepairEverything || messages.text() != "" {
+		t.Errorf("the second boot says %q (full %v)", messages.text(), r.RepairEverything)
 	}
-	if res := Repair(context.Background(), o, noProgress); res.Changed != 0 || said.text() != "" {
-		t.Errorf("the second repair: %s, %q", res, said.text())
+	if res := Repair(context.Background(), o, noProgress); res.Changed != 0 || messages.text() != "" {
+		t.Errorf("the second repair: %s, %q", res, messages.text())
 	}
 	if after := testkit.TreeSnapshot(t, home); after != before {
 		t.Errorf("the second boot changed something:\n%s\nwas\n%s", after, before)
@@ -97,10 +97,10 @@ func TestAllowList(t *testing.T) {
 	for _, name := range []string{"profiles/coder/.env", "profiles/coder/gateway_state.json", "profiles/coder/deep/file", "cron/jobs.json", "logs/gateways/coder/current"} {
 		writeFile(t, home+"/"+name, "x")
 	}
-	o, said := options(t, home, nil)
+	o, messages := options(t, home, nil)
 	r := mustPrepareBoot(t, o)
-	if r.RepairEverything || strings.Contains(said.text(), "Fixing") {
-		t.Errorf("full %v: %s", r.RepairEverything, said.text())
+	if r.RepairEverything || strings.Contains(messages.text(), "Fixing") {
+		t.Errorf("full %v: %s", r.RepairEverything, messages.text())
 	}
 	for _, name := range mine {
 		if uidOf(t, home+"/"+name) != agentUID {
@@ -162,9 +162,9 @@ func TestRealHomeMayBeTheRootDirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, root := range []string{"/", "//", "/."} {
-		o, said := options(t, newVolumeDir(t), map[string]string{"HERMES_REAL_HOME": root})
-		if r := mustPrepareBoot(t, o); r.Home != "/" || strings.Contains(said.text(), "REAL_HOME") {
-			t.Errorf("HOME is %q for %q, said %q", r.Home, root, said.text())
+		o, messages := options(t, newVolumeDir(t), map[string]string{"HERMES_REAL_HOME": root})
+		if r := mustPrepareBoot(t, o); r.Home != "/" || strings.Contains(messages.text(), "REAL_HOME") {
+			t.Errorf("HOME is %q for %q, said %q", r.Home, root, messages.text())
 		}
 	}
 	if err := unix.Stat("/", &after); err != nil || after.Uid != before.Uid || after.Gid != before.Gid || after.Mode != before.Mode {
@@ -185,13 +185,13 @@ func TestNoDataDirectory(t *testing.T) {
 	testkit.NeedRoot(t)
 	dir := tempDir(t)
 	writeFile(t, dir+"/file", "")
-	o, said := options(t, dir+"/file/data", nil)
+	o, messages := options(t, dir+"/file/data", nil)
 	r := prepareBoot(context.Background(), o)
 	if p, failed := r.FirstFailure(); !failed || p.Name != "home" || !r.Unusable || len(r.Phases) != 2 || r.Phases[1].Name != "browser" {
 		t.Errorf("report is %+v", r)
 	}
-	if strings.Count(said.text(), "\n") != 0 || !strings.Contains(said.text(), "no data directory") {
-		t.Errorf("said %q", said.text())
+	if strings.Count(messages.text(), "\n") != 0 || !strings.Contains(messages.text(), "no data directory") {
+		t.Errorf("said %q", messages.text())
 	}
 }
 

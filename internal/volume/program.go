@@ -31,8 +31,8 @@ type bootProgram struct {
 // to PID 1 to out. It returns the exit code.
 func Main(in io.Reader, out io.Writer) int {
 	var job boot.Job
-	heard := json.NewDecoder(in)
-	if err := heard.Decode(&job); err != nil {
+	decoder := json.NewDecoder(in)
+	if err := decoder.Decode(&job); err != nil {
 		fmt.Fprintf(os.Stderr, "[hinit] cannot read what is to be done at the boot: %v; only hinit starts this program\n", err)
 		return 1
 	}
@@ -41,7 +41,7 @@ func Main(in io.Reader, out io.Writer) int {
 	defer cancel()
 	guard.Go("hearing the answers of hinit", func() {
 		defer cancel()
-		p.readAnswers(heard)
+		p.readAnswers(decoder)
 	})
 	o := optionsOf(job)
 	o.Say = func(l boot.LogLine) { p.send(boot.Message{AgentLogLine: &l}) }
@@ -173,11 +173,11 @@ func (p *bootProgram) nextAnswer(ctx context.Context) boot.Answer {
 func (p *bootProgram) addHooks(o Options, hooks []boot.Hook, unusable bool) ([]boot.Hook, error) {
 	switch {
 	case o.ImageFillsHome:
-		image, err := ImageHook()
+		imageHook, err := ImageHook()
 		if err != nil {
 			return nil, err
 		}
-		hooks = append([]boot.Hook{image}, hooks...)
+		hooks = append([]boot.Hook{imageHook}, hooks...)
 	case !unusable: // RebootstrapHook needs a readable volume
 		if again, wanted := RebootstrapHook(o); wanted {
 			hooks = append(hooks, again)

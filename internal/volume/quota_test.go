@@ -31,20 +31,20 @@ func measureHome(t *testing.T, w boot.Gateway, change func(home string)) boot.Me
 	}
 	change(home)
 	w.Service, w.Profile, w.Warn, w.Stop = "gateway-coder", "coder", 1<<20, 2<<20
-	var said []boot.Message
+	var messages []boot.Message
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		// The measurement raises the niceness of its thread, and processes started from that thread would inherit it. So the
 		// thread ends with this goroutine.
 		runtime.LockOSThread()
-		measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w}, func(m boot.Message) { said = append(said, m) })
+		measureDisk(t.Context(), Options{Options: boot.Options{Home: data, Tenants: someTenants}}, []boot.Gateway{w}, func(m boot.Message) { messages = append(messages, m) })
 	}()
 	<-done
-	if len(said) != 2 || said[0].Examining == nil || said[0].Examining.Check != "coder" || len(said[1].Measurements) != 1 || said[1].Measurements[0].Service != "gateway-coder" {
-		t.Fatalf("%+v", said)
+	if len(messages) != 2 || messages[0].Examining == nil || messages[0].Examining.Check != "coder" || len(messages[1].Measurements) != 1 || messages[1].Measurements[0].Service != "gateway-coder" {
+		t.Fatalf("%+v", messages)
 	}
-	return said[1].Measurements[0]
+	return messages[1].Measurements[0]
 }
 
 var someTenants = boot.Tenants{Enabled: true, All: true, UIDs: config.UIDs{First: 20000, Last: 29999}}

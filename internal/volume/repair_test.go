@@ -39,7 +39,7 @@ func TestRepairOfManyFiles(t *testing.T) {
 	home := newVolumeDir(t)
 	const n = int64(5000)
 	makeRootFiles(t, home+"/profiles/coder/work", int(n))
-	o, said := options(t, home, nil)
+	o, messages := options(t, home, nil)
 	var last client.Repair
 	res := Repair(context.Background(), o, func(p client.Repair) { last = p })
 	// The directory profiles itself changes its owner, too.
@@ -58,7 +58,7 @@ func TestRepairOfManyFiles(t *testing.T) {
 	if len(res.WrongOwners) != maxWrongOwners || res.WrongOwners[0] != (WrongOwner{Path: home + "/profiles"}) {
 		t.Errorf("culprits are %+v", res.WrongOwners)
 	}
-	if text := said.text(); !strings.HasPrefix(text, "[stage2] ownership: ") || strings.Contains(text, "\n") {
+	if text := messages.text(); !strings.HasPrefix(text, "[stage2] ownership: ") || strings.Contains(text, "\n") {
 		t.Errorf("said %q", text)
 	}
 }
@@ -212,10 +212,10 @@ func TestRepairInterruptedIsTakenUpAgain(t *testing.T) {
 	if res := Repair(context.Background(), o, noProgress); res.StopReason == "" {
 		t.Fatalf("result is %s", res)
 	}
-	o, said := options(t, home, nil)
+	o, messages := options(t, home, nil)
 	r = mustPrepareBoot(t, o)
-	if !r.RepairEverything || strings.Contains(said.text(), "Fixing") {
-		t.Errorf("full is %v, said %q", r.RepairEverything, said.text())
+	if !r.RepairEverything || strings.Contains(messages.text(), "Fixing") {
+		t.Errorf("full is %v, said %q", r.RepairEverything, messages.text())
 	}
 	o.RepairEverything = r.RepairEverything
 	if res := Repair(context.Background(), o, noProgress); res.StopReason != "" || res.Changed == 0 {
@@ -311,10 +311,10 @@ func TestADeepDirectoryMakesNoHugeMessage(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := newVolumeDir(t)
 	makeDeepTree(t, home, strings.Repeat("\xff", 250), agentUID)
-	o, said := options(t, home, nil)
+	o, messages := options(t, home, nil)
 	res := Repair(context.Background(), o, noProgress)
-	if res.Failed != 1 || len(res.String()) > 4096 || len(said.text()) > 4096 {
-		t.Errorf("%d failures, and a message of %d bytes", res.Failed, len(said.text()))
+	if res.Failed != 1 || len(res.String()) > 4096 || len(messages.text()) > 4096 {
+		t.Errorf("%d failures, and a message of %d bytes", res.Failed, len(messages.text()))
 	}
 }
 

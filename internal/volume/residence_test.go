@@ -77,10 +77,10 @@ func TestCredentialsElsewhereFollowNoLink(t *testing.T) {
 		{"/auth", "refusing credential residence creation through symlinked path " + base + "/auth/profiles/work", "/data/escape"},
 		{"/system", "cannot use HERMES_AUTH_HOME", "/system/profiles"},
 	} {
-		o, said := options(t, base+"/data/profiles/work", map[string]string{"HERMES_AUTH_HOME": base + tt.auth, "HERMES_AUTH_JSON_BOOTSTRAP": "x"})
+		o, messages := options(t, base+"/data/profiles/work", map[string]string{"HERMES_AUTH_HOME": base + tt.auth, "HERMES_AUTH_JSON_BOOTSTRAP": "x"})
 		prepareBoot(context.Background(), o)
-		if !strings.Contains(said.text(), tt.said) {
-			t.Errorf("%s: %q", tt.auth, said.text())
+		if !strings.Contains(messages.text(), tt.said) {
+			t.Errorf("%s: %q", tt.auth, messages.text())
 		}
 		if _, err := os.Lstat(base + tt.absent); err == nil {
 			t.Errorf("%s was made", tt.absent)
@@ -94,7 +94,7 @@ func TestCredentialsElsewhereFollowNoLink(t *testing.T) {
 func TestScratchIsTheAgentsAlone(t *testing.T) {
 	testkit.NeedRoot(t)
 	home := newVolumeDir(t)
-	o, said := options(t, home, map[string]string{"HERMES_WRITE_SAFE_ROOT": home + ":" + filepath.Dir(home) + "/scratch"})
+	o, messages := options(t, home, map[string]string{"HERMES_WRITE_SAFE_ROOT": home + ":" + filepath.Dir(home) + "/scratch"})
 	must(t, os.Mkdir(o.ScratchDir, 0o755))
 	prepareBoot(context.Background(), o)
 	if info, err := os.Lstat(o.ScratchDir); err != nil || info.Mode().Perm() != 0o700 || uidOf(t, o.ScratchDir) != agentUID {
@@ -105,7 +105,7 @@ func TestScratchIsTheAgentsAlone(t *testing.T) {
 	must(t, os.Remove(o.ScratchDir))
 	must(t, os.Symlink(target, o.ScratchDir))
 	prepareBoot(context.Background(), o)
-	if uidOf(t, target) != 0 || !strings.Contains(said.text(), "the agent cannot use "+o.ScratchDir) {
-		t.Errorf("the target is uid %d's; said: %s", uidOf(t, target), said.text())
+	if uidOf(t, target) != 0 || !strings.Contains(messages.text(), "the agent cannot use "+o.ScratchDir) {
+		t.Errorf("the target is uid %d's; said: %s", uidOf(t, target), messages.text())
 	}
 }

@@ -58,7 +58,7 @@ func TestLinksAreRefused(t *testing.T) {
 				must(t, os.Chown(home, agentUID, agentGID))
 			}
 			before := testkit.TreeSnapshot(t, outside)
-			o, said := options(t, home, tt.env)
+			o, messages := options(t, home, tt.env)
 			writeInstallDir(t, o)
 			r := prepareBoot(context.Background(), o)
 			o.RepairEverything = true
@@ -68,8 +68,8 @@ func TestLinksAreRefused(t *testing.T) {
 				refused = home + "/platforms/pairing"
 			}
 			want := "[stage2] Warning: refusing " + tt.action + " through symlinked path " + refused + " — continuing"
-			if !strings.Contains(said.text()+"\n", want+"\n") {
-				t.Errorf("said\n%s\nwant\n%s", said.text(), want)
+			if !strings.Contains(messages.text()+"\n", want+"\n") {
+				t.Errorf("said\n%s\nwant\n%s", messages.text(), want)
 			}
 			if len(r.Warnings) == 0 {
 				t.Error("no warning in the report")
@@ -134,14 +134,14 @@ func TestServerKey(t *testing.T) {
 	} {
 		home := newVolumeDir(t)
 		writeFile(t, home+"/.env", text)
-		o, said := options(t, home, nil)
+		o, messages := options(t, home, nil)
 		mustPrepareBoot(t, o)
 		got := readFile(t, home+"/.env")
 		if !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("%q became %q", text, got)
 		}
-		if made := strings.Contains(said.text(), "Generated API_SERVER_KEY"); made != (got != text) {
-			t.Errorf("%q: said %q", text, said.text())
+		if made := strings.Contains(messages.text(), "Generated API_SERVER_KEY"); made != (got != text) {
+			t.Errorf("%q: said %q", text, messages.text())
 		}
 		wantOwner(t, home+"/.env", fmt.Sprintf("%d:%d 0600", agentUID, agentGID))
 	}
@@ -205,7 +205,7 @@ func TestBootstrap(t *testing.T) {
 		{"state unset", "n", nil, "n/gateway_state.json", "", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			o, said := options(t, filepath.Join(base, tt.home), tt.env)
+			o, messages := options(t, filepath.Join(base, tt.home), tt.env)
 			prepareBoot(context.Background(), o)
 			path := filepath.Join(base, tt.file)
 			if tt.want == "" {
@@ -216,8 +216,8 @@ func TestBootstrap(t *testing.T) {
 				if tt.name == "auth home a link" {
 					want = "refusing credential residence creation through symlinked path " + base + "/link"
 				}
-				if strings.HasPrefix(tt.name, "auth home") && !strings.Contains(said.text(), want) {
-					t.Errorf("said %q, want %q", said.text(), want)
+				if strings.HasPrefix(tt.name, "auth home") && !strings.Contains(messages.text(), want) {
+					t.Errorf("said %q, want %q", messages.text(), want)
 				}
 				return
 			}
@@ -236,17 +236,17 @@ func TestBrowser(t *testing.T) {
 	writeFile(t, browsers+"/a/chrome.so", "")
 	writeFile(t, browsers+"/a/chrome", "not executable")
 	env := map[string]string{"PLAYWRIGHT_BROWSERS_PATH": browsers}
-	o, said := options(t, home, env)
-	if r := mustPrepareBoot(t, o); len(r.Env) != 0 || !strings.Contains(said.text(), "Warning: no browser found") {
-		t.Errorf("found %v, said %q", r.Env, said.text())
+	o, messages := options(t, home, env)
+	if r := mustPrepareBoot(t, o); len(r.Env) != 0 || !strings.Contains(messages.text(), "Warning: no browser found") {
+		t.Errorf("found %v, said %q", r.Env, messages.text())
 	}
 	path := browsers + "/b/c/headless_shell"
 	writeFile(t, path, "")
 	must(t, os.Chmod(path, 0o755))
-	o, said = options(t, home, env)
+	o, messages = options(t, home, env)
 	r := mustPrepareBoot(t, o)
-	if r.Env["AGENT_BROWSER_EXECUTABLE_PATH"] != path || !strings.Contains(said.text(), "[stage2] Found agent-browser Chromium binary: "+path) {
-		t.Errorf("found %v, said %q", r.Env, said.text())
+	if r.Env["AGENT_BROWSER_EXECUTABLE_PATH"] != path || !strings.Contains(messages.text(), "[stage2] Found agent-browser Chromium binary: "+path) {
+		t.Errorf("found %v, said %q", r.Env, messages.text())
 	}
 	WriteVariableFiles(o, r.Env)
 	if got := readFile(t, o.Image.Environment+"/AGENT_BROWSER_EXECUTABLE_PATH"); got != path {
@@ -258,8 +258,8 @@ func TestBrowser(t *testing.T) {
 		t.Errorf("found %v", r.Env)
 	}
 	env["AGENT_BROWSER_EXECUTABLE_PATH"] = "/set"
-	o, said = options(t, home, env)
-	if r := mustPrepareBoot(t, o); len(r.Env) != 0 || said.text() != "" {
-		t.Errorf("found %v, said %q", r.Env, said.text())
+	o, messages = options(t, home, env)
+	if r := mustPrepareBoot(t, o); len(r.Env) != 0 || messages.text() != "" {
+		t.Errorf("found %v, said %q", r.Env, messages.text())
 	}
 }

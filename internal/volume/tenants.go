@@ -86,27 +86,27 @@ func FirstUID(uids config.UIDs, name string) uint32 {
 func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)
 	seen, inodes, hidden := 0, make(map[inode]bool), make(map[uint32]bool)
-	var wrong error
+	var problem error
 	err = d.WithIdentity(func(d *fsutil.Dir) error {
 		return d.EachName("", func(name string, kind fs.FileMode) bool {
 			if seen++; seen > fsutil.MaxDirNames {
-				wrong = fsutil.ErrTooManyNames
+				problem = fsutil.ErrTooManyNames
 			} else if kind.IsDir() {
 				if info, err := d.Lstat(name); err == nil {
 					st := fsutil.Stat(info)
 					if id := (inode{st.Dev, st.Ino}); strings.HasPrefix(name, ".") { // a renamed home may have a name that no profile has, and keeps its user
 						hidden[st.Uid] = hidden[st.Uid] || IsHome(d, name)
 					} else if inodes[id] {
-						wrong = fmt.Errorf("%q: %w", name, unix.ESTALE)
+						problem = fmt.Errorf("%q: %w", name, unix.ESTALE)
 					} else {
 						inodes[id], homes[name] = true, st.Uid
 					}
 				}
 			}
-			return wrong == nil
+			return problem == nil
 		})
 	})
-	if err = cmp.Or(err, wrong); err != nil {
+	if err = cmp.Or(err, problem); err != nil {
 		return nil, nil, err
 	}
 	wanted := maps.Clone(homes)

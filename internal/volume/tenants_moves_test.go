@@ -300,7 +300,7 @@ func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
 		t.Errorf("beside a home with a dot: the new home is uid %d's, the hidden one uid %d's", got, uid)
 	}
 
-	o, said, uid := tenantVolume(t, true)
+	o, messages, uid := tenantVolume(t, true)
 	homes = o.Home + "/profiles"
 	writeFile(t, o.Home+"/new/coder/SOUL.md", "a new profile of the same name")
 	chownAll(t, o.Home+"/new", agentUID)
@@ -311,8 +311,8 @@ func TestAProfileGotTheUserOfAHiddenHome(t *testing.T) {
 		t.Errorf("around a hidden home: the new home is uid %d's, the hidden one uid %d's", got, uid)
 	}
 	wantOwner(t, homes+"/coder/hidden/coder", fmt.Sprintf("%d:%d 0700", uid, uid))
-	if !strings.Contains(said.text(), "this user already has a home") {
-		t.Errorf("the log has: %s", said.text())
+	if !strings.Contains(messages.text(), "this user already has a home") {
+		t.Errorf("the log has: %s", messages.text())
 	}
 }
 

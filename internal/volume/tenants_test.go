@@ -143,7 +143,7 @@ func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 		"as a directory of a home of no tenant": {false, [][2]string{{"profiles/coder", "profiles/cron"}, {"profiles", "new"}, {"new", "profiles/evil"}}, "profiles/evil/cron", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, said, uid := tenantVolume(t, c.all)
+			o, messages, uid := tenantVolume(t, c.all)
 			for _, m := range c.moves {
 				must(t, agentActor().Do(func() error {
 					return errors.Join(os.MkdirAll(filepath.Dir(o.Home+"/"+m[1]), 0o755), os.Rename(o.Home+"/"+m[0], o.Home+"/"+m[1]))
@@ -153,8 +153,8 @@ func TestTheAgentTakesNoHomeByRenamingIt(t *testing.T) {
 			for rel, mode := range map[string]string{"": "0700", "/.env": "0644", "/work/deep/file": "0644", "/cron": "0755", "/cron/jobs.json": "0644"} {
 				wantOwner(t, o.Home+"/"+c.home+rel, fmt.Sprintf("%d:%d %s", uid, uid, mode))
 			}
-			if !strings.Contains(said.text(), c.said) {
-				t.Errorf("said %q", said.text())
+			if !strings.Contains(messages.text(), c.said) {
+				t.Errorf("said %q", messages.text())
 			}
 			for _, m := range slices.Backward(c.moves) {
 				if m[0] == "profiles" {
@@ -182,7 +182,7 @@ func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T)
 	} {
 		for _, place := range []string{"profiles/coder", "profiles/x", "profiles/.x", "cron/coder", "sessions/coder", "cron/auth.json"} {
 			t.Run(lost+" "+strings.ReplaceAll(place, "/", "-"), func(t *testing.T) {
-				o, said, uid := tenantVolume(t, true)
+				o, messages, uid := tenantVolume(t, true)
 				must(t, agentActor().Do(func() error {
 					dir := filepath.Dir(o.Home + "/" + place)
 					err := errors.Join(os.Rename(o.Home+"/profiles/coder", o.Home+"/profiles/y"), os.Rename(o.Home+"/profiles/y", o.Home+"/profiles/"+filepath.Base(place)))
@@ -196,8 +196,8 @@ func TestAHomeStaysItsUsersWhenTheConfigurationHasLostTheIsolation(t *testing.T)
 				for rel, mode := range map[string]string{"": "0700", "/.env": "0644", "/work/deep/file": "0644", "/cron": "0755", "/cron/jobs.json": "0644"} {
 					wantOwner(t, o.Home+"/"+place+rel, fmt.Sprintf("%d:%d %s", uid, uid, mode))
 				}
-				if name, is := strings.CutPrefix(place, "profiles/"); is && !strings.Contains(said.text(), "hinit isolate apply "+name) {
-					t.Errorf("said %q", said.text())
+				if name, is := strings.CutPrefix(place, "profiles/"); is && !strings.Contains(messages.text(), "hinit isolate apply "+name) {
+					t.Errorf("said %q", messages.text())
 				}
 			})
 		}
@@ -267,7 +267,7 @@ func TestACopiedHomeGetsItsOwnUser(t *testing.T) {
 
 func TestTooManyNamesBesideTheHomesAreAnError(t *testing.T) {
 	testkit.NeedRoot(t)
-	o, said, uid := tenantVolume(t, true)
+	o, messages, uid := tenantVolume(t, true)
 	writeFile(t, o.Home+"/profiles/x0", "")
 	for i := range fsutil.MaxDirNames { // hard links, because an inode takes a millisecond on some file systems
 		must(t, os.Link(o.Home+"/profiles/x0", fmt.Sprintf("%s/profiles/x%d", o.Home, i+1)))
@@ -276,8 +276,8 @@ func TestTooManyNamesBesideTheHomesAreAnError(t *testing.T) {
 	if r := Repair(t.Context(), o, noProgress); r.Failed != 1 {
 		t.Errorf("the repair: %s", r)
 	}
-	if !strings.Contains(said.text(), "too many names") {
-		t.Errorf("said %q", said.text())
+	if !strings.Contains(messages.text(), "too many names") {
+		t.Errorf("said %q", messages.text())
 	}
 	wantOwner(t, o.Home+"/profiles/coder/.env", fmt.Sprintf("%d:%d 0644", uid, uid))
 }

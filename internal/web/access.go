@@ -213,8 +213,8 @@ type connectionLimit struct {
 	byKey map[string]int
 }
 
-func newConnectionLimit(most int) *connectionLimit {
-	return &connectionLimit{limit: most, byKey: make(map[string]int)}
+func newConnectionLimit(limit int) *connectionLimit {
+	return &connectionLimit{limit: limit, byKey: make(map[string]int)}
 }
 
 // acquire counts a new connection for a key. It returns false above the limits. Call [connectionLimit.release] when the

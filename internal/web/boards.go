@@ -56,8 +56,8 @@ type attempt struct {
 // Started returns the start time of the attempt.
 func (a attempt) Started() time.Time { return time.Unix(a.StartedAt, 0) }
 
-// Took returns the duration of the attempt so far.
-func (a attempt) Took() time.Duration {
+// Duration returns the duration of the attempt so far.
+func (a attempt) Duration() time.Duration {
 	end := lo.Ternary(a.EndedAt > 0, time.Unix(a.EndedAt, 0), time.Now())
 	return max(end.Sub(a.Started()), 0).Round(time.Second)
 }
@@ -111,16 +111,16 @@ func decodeList[T any](result programResult, program string) (list []T, fault st
 
 func (s *Server) boardsPage(w http.ResponseWriter, r *http.Request) {
 	st, err := s.hub.currentStatus(r.Context())
-	said := s.boards.cachedOrRun(st.Init.Home, maxPageAge, programTimeout)
+	result := s.boards.cachedOrRun(st.Init.Home, maxPageAge, programTimeout)
 	var page boardsPage
 	if v := st.Find(dispatcher); v != nil {
 		page.Dispatcher, page.DispatcherMark, page.DispatcherText = v.Name, markOf(v), oneLine(cmp.Or(v.Problem, v.StatusText))
 	}
-	if !said.exists && page.Dispatcher == "" {
+	if !result.exists && page.Dispatcher == "" {
 		s.showError(w, r, http.StatusNotFound, "There is no task board.")
 		return
 	}
-	list, fault := decodeList[board](said, "hinit-kanban")
+	list, fault := decodeList[board](result, "hinit-kanban")
 	page.Fault = fault
 	if fault == "" && err != nil {
 		page.Fault = oneLine(err.Error())
@@ -139,12 +139,12 @@ const maxSandboxes = 1000
 
 func (s *Server) sandboxesPage(w http.ResponseWriter, r *http.Request) {
 	st, _ := s.hub.currentStatus(r.Context()) // if hinit doesn't answer, the page lacks its status
-	said := s.sandboxes.cachedOrRun(st.Init.Home, maxPageAge, programTimeout)
-	if !said.exists {
+	result := s.sandboxes.cachedOrRun(st.Init.Home, maxPageAge, programTimeout)
+	if !result.exists {
 		s.showError(w, r, http.StatusNotFound, "There is no service of sandboxes.")
 		return
 	}
-	list, fault := decodeList[sandbox](said, "hinit-sandbox")
+	list, fault := decodeList[sandbox](result, "hinit-sandbox")
 	slices.SortStableFunc(list, func(a, b sandbox) int {
 		return cmp.Or(cmp.Compare(a.Profile, b.Profile), cmp.Compare(a.Task, b.Task))
 	})
@@ -207,10 +207,10 @@ func (s *programOutput) cachedOrRun(home string, old, patience time.Duration) pr
 	if !last.at.IsZero() && old == maxNavigationAge {
 		patience = 0 // an old answer is better than a wait; the next reader gets the new answer
 	}
-	news := s.running.DoChan("", func() (any, error) { return s.runProgram(home), nil })
+	done := s.running.DoChan("", func() (any, error) { return s.runProgram(home), nil })
 	select {
-	case said := <-news:
-		return said.Val.(programResult)
+	case result := <-done:
+		return result.Val.(programResult)
 	case <-time.After(patience):
 	}
 	if last.exists {

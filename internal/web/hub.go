@@ -191,8 +191,8 @@ func (h *hub) currentStatus(ctx context.Context) (client.Status, error) {
 	if !recent() {
 		h.fetching.Lock()
 		if !recent() {
-			look, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.statusTimeout)
-			st, err := h.hinit.Status(look)
+			shortCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), h.statusTimeout)
+			st, err := h.hinit.Status(shortCtx)
 			cancel()
 			if err == nil && st.Version != client.StatusVersion {
 				err = errNoHinit

@@ -143,8 +143,8 @@ func groupRows(list []row, by string) (out []group) {
 		g := group{Key: "all", Title: "all"}
 		switch by {
 		case "":
-			look := grades[gradeOfRow(x)]
-			g = group{Key: look.Class, Class: look.Class, Sign: look.Sign, Title: look.Word}
+			mark := grades[gradeOfRow(x)]
+			g = group{Key: mark.Class, Class: mark.Class, Sign: mark.Sign, Title: mark.Word}
 		case "profile":
 			g = group{Key: x.view.Profile, Title: cmp.Or(x.view.Profile, "no profile")}
 		case "group":

@@ -47,7 +47,7 @@ type outage struct {
 	Ongoing  bool
 }
 
-func (o outage) Took() time.Duration { return o.To.Sub(o.From) }
+func (o outage) Duration() time.Duration { return o.To.Sub(o.From) }
 
 // pastView is the period of a timeline, with links to other periods.
 type pastView struct {

@@ -554,7 +554,7 @@ func TestOutagesAreWhatWasNotWanted(t *testing.T) {
 		event(900, "up", "parked"),
 	}
 	bars, outages := timeline([]client.Service{{Name: "a", State: "parked"}, {Name: "b", State: "up", Since: at(500)}}, events, at(0), at(1000))
-	if len(outages) != 2 || outages[1].Took() != time.Minute || outages[1].Cause != "code 1 (crash)" || !outages[0].Ongoing || outages[0].Took() != 100*time.Second {
+	if len(outages) != 2 || outages[1].Duration() != time.Minute || outages[1].Cause != "code 1 (crash)" || !outages[0].Ongoing || outages[0].Duration() != 100*time.Second {
 		t.Errorf("outages %+v", outages)
 	}
 	got := ""

@@ -69,16 +69,16 @@ func WriteNew(path string, data []byte) error {
 	return err
 }
 
-// Read returns the content of a regular file. If the file has more bytes than the argument most, Read returns an error.
-func Read(path string, most int64) ([]byte, error) {
+// Read returns the content of a regular file. If the file has more bytes than limit, Read returns an error.
+func Read(path string, limit int64) ([]byte, error) {
 	f, err := Open(path, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	data, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && int64(len(data)) > most {
-		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", most)}
+	data, err := io.ReadAll(io.LimitReader(f, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		return nil, &fs.PathError{Op: "read", Path: path, Err: fmt.Errorf("it has more than %d bytes", limit)}
 	}
 	return data, err
 }

@@ -109,12 +109,12 @@ func (s *testShell) task(id string) (t struct {
 func TestATerminalObeysNoWorker(t *testing.T) {
 	s := newShell(t)
 	id := s.create("x")
-	said := "\x1b[31mred\x1b]52;c;aGk=\a\n\x1b[2Jtwo\n"
+	output := "\x1b[31mred\x1b]52;c;aGk=\a\n\x1b[2Jtwo\n"
 	log := filepath.Join(s.root, "kanban/logs", id+".log")
-	if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o755), os.WriteFile(log, []byte(said), 0o644)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Dir(log), 0o755), os.WriteFile(log, []byte(output), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	if out := s.mustRun("log", id); out != said {
+	if out := s.mustRun("log", id); out != output {
 		t.Errorf("a program reads %q", out)
 	}
 	s.outIsTerminal = true

@@ -176,9 +176,9 @@ func (x *examination) checkAssignees(context.Context) error {
 
 // firstIDs returns a text with the first few task ids and the number of the others.
 func firstIDs(ids []string) string {
-	const most = 5
-	if len(ids) > most {
-		return fmt.Sprintf("%s and %d more", strings.Join(ids[:most], ", "), len(ids)-most)
+	const limit = 5
+	if len(ids) > limit {
+		return fmt.Sprintf("%s and %d more", strings.Join(ids[:limit], ", "), len(ids)-limit)
 	}
 	return strings.Join(ids, ", ")
 }

@@ -41,8 +41,8 @@ var workerVerbs = []verb{
 // reasonFlag defines the flag --reason. The verb calls the returned function after parsing. Its result is the flag's value,
 // or the words after the task if the flag is absent.
 func (c *call) reasonFlag() func(words []string) string {
-	said := c.Flags.String("reason", "", "`TEXT`")
-	return func(words []string) string { return cmp.Or(*said, strings.Join(words, " ")) }
+	reason := c.Flags.String("reason", "", "`TEXT`")
+	return func(words []string) string { return cmp.Or(*reason, strings.Join(words, " ")) }
 }
 
 // attemptFlag defines the flag --run: the verb then changes a task only if this attempt is the task's current one. The verb
@@ -144,7 +144,7 @@ func promoteTasks(c *call) verbAction {
 	reason, ids := c.reasonFlag(), c.idsFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		p.Actor, p.Reason = c.author(""), reason(words[1:])
-		did, said := "Promoted", []promoteResult{}
+		did, results := "Promoted", []promoteResult{}
 		if p.DryRun {
 			did = "Would promote"
 		}
@@ -159,12 +159,12 @@ func promoteTasks(c *call) verbAction {
 			if _, err := promote(id); err != nil {
 				one.Promoted, one.Error, failed = false, new(err.Error()), errAlreadyPrinted
 			}
-			said = append(said, one)
+			results = append(results, one)
 		}
-		if len(said) == 1 {
-			return errors.Join(c.printJSON(said[0]), failed)
+		if len(results) == 1 {
+			return errors.Join(c.printJSON(results[0]), failed)
 		}
-		return errors.Join(c.printJSON(said), failed)
+		return errors.Join(c.printJSON(results), failed)
 	}
 }
 
@@ -188,7 +188,7 @@ func claimTask(c *call) verbAction {
 }
 
 func sendHeartbeat(c *call) verbAction {
-	said, attempt := c.Flags.String("note", "", "`TEXT`"), c.attemptFlag()
+	note, attempt := c.Flags.String("note", "", "`TEXT`"), c.attemptFlag()
 	return func(ctx context.Context, s *kanban.Store, words []string) error {
 		run, err := attempt(words[0])
 		if err != nil {
@@ -199,7 +199,7 @@ func sendHeartbeat(c *call) verbAction {
 				return err
 			}
 		}
-		ok, err := s.HeartbeatWorker(ctx, c.Now(), words[0], cmp.Or(*said, strings.Join(words[1:], " ")), run)
+		ok, err := s.HeartbeatWorker(ctx, c.Now(), words[0], cmp.Or(*note, strings.Join(words[1:], " ")), run)
 		return c.reportDone(ok, err, "Heartbeat recorded for %s", words[0])
 	}
 }

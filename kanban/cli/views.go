@@ -62,21 +62,21 @@ func followEvents(c *call) verbAction {
 			if !s.IsFileInPlace() {
 				return errors.New("the board's file was replaced; follow it again")
 			}
-			news, err := s.Events(ctx, id, cursor)
+			newEvents, err := s.Events(ctx, id, cursor)
 			if ctx.Err() != nil {
 				return nil
 			}
 			if err != nil {
 				return err
 			}
-			if len(news) > 0 {
-				cursor = news[len(news)-1].ID
+			if len(newEvents) > 0 {
+				cursor = newEvents[len(newEvents)-1].ID
 			}
-			news = slices.DeleteFunc(news, func(e kanban.Event) bool { return !wanted(e) })
+			newEvents = slices.DeleteFunc(newEvents, func(e kanban.Event) bool { return !wanted(e) })
 			if first {
-				news = news[max(0, len(news)-max(0, *last)):]
+				newEvents = newEvents[max(0, len(newEvents)-max(0, *last)):]
 			}
-			for _, e := range news {
+			for _, e := range newEvents {
 				c.showEvent(e, id == "")
 			}
 			if *once || !pause.Until(ctx, changes) {

@@ -166,7 +166,7 @@ func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
 	}
 	const isReady = "Suspended=False/NotSuspended PodScheduled=True/PodScheduled Ready=True/DependenciesReady"
 	b.conditions("hermes", isReady)
-	b.eventually("the gateway runs", func() string { return map[bool]string{false: "no"}[len(gateways()["default"]) == 1] })
+	b.eventually("the gateway runs", func() string { return map[bool]string{false: "no"}[len(gatewayPIDs()["default"]) == 1] })
 	if r := b.execInPod("hermes", "hermes", "profile", "create", "coder"); r.exitCode != 0 {
 		t.Fatal(r)
 	}
@@ -194,7 +194,7 @@ func TestTheExampleOfAgentSandboxRunsOurImage(t *testing.T) {
 	mode("Running")
 	b.conditions("hermes", isReady)
 	b.eventually("both gateways run again", func() string {
-		has := gateways()
+		has := gatewayPIDs()
 		return map[bool]string{false: "no"}[len(has["default"]) == 1 && len(has["coder"]) == 1]
 	})
 	t.Logf("suspended in %v, resumed in %v", suspended, time.Since(began))

@@ -72,7 +72,7 @@ func (a *healthPoll) end() (longest time.Duration, profile string) {
 }
 
 func (a *healthPoll) poll() map[string]bool {
-	pids, answers := gateways(), map[string]bool{}
+	pids, answers := gatewayPIDs(), map[string]bool{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
 	for name, port := range a.ports {

@@ -72,7 +72,7 @@ func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 		}
 		return ""
 	})
-	if ready(b.pod("one")) {
+	if isPodReady(b.pod("one")) {
 		t.Error("no gateway answers, and the pod is Ready")
 	}
 	later := t.TempDir()
@@ -98,7 +98,7 @@ func TestABackupIsOfAVolumeAtRest(t *testing.T) {
 	b.createPod("restored", nil)
 	b.awaitReady("restored")
 	b.eventually("what ran at the backup runs again", func() string {
-		if has := gateways(); len(has["default"]) != 1 || len(has["coder"]) != 1 {
+		if has := gatewayPIDs(); len(has["default"]) != 1 || len(has["coder"]) != 1 {
 			return "a gateway is missing"
 		}
 		return ""

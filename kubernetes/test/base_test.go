@@ -86,7 +86,7 @@ func TestApplyAndNothingElse(t *testing.T) {
 	}
 	profiles := []string{"default", "coder", "writer"}
 	running := func() string {
-		seen := gateways()
+		seen := gatewayPIDs()
 		for _, p := range profiles {
 			if len(seen[p]) != 1 {
 				return "gateway of " + p
@@ -122,13 +122,13 @@ func TestApplyAndNothingElse(t *testing.T) {
 		pod = b.awaitReady("agents-0", pod)
 	})
 	lost("kill -9 of PID 1", maxGap, func() {
-		for _, pid := range inits() {
+		for _, pid := range initPIDs() {
 			if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
 				t.Fatal(err)
 			}
 		}
 		b.eventually("restarted", func() string {
-			if p := b.pod("agents-0"); restarts(p) != 1 || !ready(p) {
+			if p := b.pod("agents-0"); restarts(p) != 1 || !isPodReady(p) {
 				return p.Status.String()
 			}
 			return ""

@@ -48,20 +48,20 @@ func TestASlowBootRestartsNoPod(t *testing.T) {
 	// BootSeconds 10 allows five failed probes; here a probe runs each second.
 	b.createPodWithValues(map[string]any{"config": config, "bootSeconds": 10}, "hasty", nil)
 	b.eventually("the hook runs", func() string {
-		if said := b.failedProbes("patient"); !strings.Contains(said, "Startup probe failed: not started: the container is booting") {
-			return "said of its probes: " + said
+		if output := b.failedProbes("patient"); !strings.Contains(output, "Startup probe failed: not started: the container is booting") {
+			return "said of its probes: " + output
 		}
 		return ""
 	})
-	if p := b.pod("patient"); hasStarted(p) || ready(p) {
-		t.Errorf("the hook runs, and the pod is started: %v, Ready: %v", hasStarted(p), ready(p))
+	if p := b.pod("patient"); hasStarted(p) || isPodReady(p) {
+		t.Errorf("the hook runs, and the pod is started: %v, Ready: %v", hasStarted(p), isPodReady(p))
 	}
 	p := b.awaitReady("patient")
 	if runs := p.Status.ContainerStatuses[0].State.Running; runs == nil || time.Since(runs.StartedAt.Time) < least {
 		t.Errorf("Ready before the hook ended: %+v", runs)
 	}
-	if said := b.failedProbes("patient"); restarts(p) != 0 || strings.Contains(said, "Liveness") {
-		t.Errorf("%d restarts of the pod whose boot took %s; its probes: %s", restarts(p), hook, said)
+	if output := b.failedProbes("patient"); restarts(p) != 0 || strings.Contains(output, "Liveness") {
+		t.Errorf("%d restarts of the pod whose boot took %s; its probes: %s", restarts(p), hook, output)
 	}
 	b.eventually("the boot that takes too long begins again", func() string {
 		if p := b.pod("hasty"); restarts(p) == 0 || lastTermination(p) == nil {

@@ -38,7 +38,7 @@ func (b *testBed) awaitExit(pod string) (end *corev1.ContainerStateTerminated) {
 func (b *testBed) gatewayIn(pod, profile string) int {
 	b.Helper()
 	init := b.initOf(pod)
-	for _, pid := range gateways()[profile] {
+	for _, pid := range gatewayPIDs()[profile] {
 		if parentOf(pid) == init {
 			return pid
 		}

@@ -164,7 +164,7 @@ func TestSixtyAgentsOnThreeHosts(t *testing.T) {
 		if err := b.Get(context.Background(), "/apis/"+v1alpha1.GroupVersion.String()+"/namespaces/"+fleetNamespace+"/agentprofiles", list); err != nil {
 			return err.Error()
 		}
-		running := gateways()
+		running := gatewayPIDs()
 		for _, p := range list.Items {
 			if !p.Status.Ready || p.Status.Move != nil || len(running[p.Name]) != 1 {
 				return fmt.Sprintf("%s: %d gateways, %+v", p.Name, len(running[p.Name]), p.Status)
@@ -251,12 +251,12 @@ func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 	if got := b.shell(dir, "kubectl -n fleet exec pool-0 -c agents -- cat "+soul); got != "learnt\n" {
 		t.Errorf("in the fleet the soul is %q", got)
 	}
-	if got := b.shell(dir, "hinit-fleet status -n fleet"); !strings.Contains(got, "Stopped") || len(gateways()["coder"]) != 1 {
-		t.Errorf("there are gateways %v, and\n%s", gateways(), got)
+	if got := b.shell(dir, "hinit-fleet status -n fleet"); !strings.Contains(got, "Stopped") || len(gatewayPIDs()["coder"]) != 1 {
+		t.Errorf("there are gateways %v, and\n%s", gatewayPIDs(), got)
 	}
 	b.shell(dir, "kubectl -n fleet exec pool-0 -c agents -- sh -c 'echo more >>"+soul+"' && hinit-fleet export coder --to '"+outside+"' -n fleet")
-	if got := b.shell(dir, outside+"sh -c 'hinit status coder >/dev/null && cat "+soul+"'"); got != "learnt\nmore\n" || len(gateways()["coder"]) != 1 {
-		t.Errorf("outside again the soul is %q, with gateways %v", got, gateways())
+	if got := b.shell(dir, outside+"sh -c 'hinit status coder >/dev/null && cat "+soul+"'"); got != "learnt\nmore\n" || len(gatewayPIDs()["coder"]) != 1 {
+		t.Errorf("outside again the soul is %q, with gateways %v", got, gatewayPIDs())
 	}
 	b.eventually("the object gone", func() string { return b.run("get", "agentprofiles", "coder", "--ignore-not-found").output })
 }
@@ -266,7 +266,7 @@ func TestAPodBecomesAPoolAndComesBack(t *testing.T) {
 func TestAHostIsReachedByItsPoolAloneAndMovesProfiles(t *testing.T) {
 	cluster.SkipIfShort(t)
 	server := withServer(t)
-	if why := server.WhyNoEnforcer(); server.WhyNoNodes == "" && why != "" {
+	if why := server.NoEnforcerReason(); server.WhyNoNodes == "" && why != "" {
 		t.Skip(why)
 	}
 	b, dir := withFleet(t, 2)

@@ -25,7 +25,7 @@ func TestAStandbyTakesOverByALease(t *testing.T) {
 		for _, name := range []string{"agents-0", "agents-1"} {
 			p := b.pod(name)
 			switch {
-			case ready(p):
+			case isPodReady(p):
 				serves = name
 			case p.Status.Phase == corev1.PodRunning && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Started != nil && *p.Status.ContainerStatuses[0].Started:
 				waits = name
@@ -76,7 +76,7 @@ func TestAStandbyTakesOverByALease(t *testing.T) {
 		w := watchGateways("default")
 		end.do(old)
 		b.eventually(next+" serves after "+end.what, func() string {
-			if p := b.pod(next); !ready(p) {
+			if p := b.pod(next); !isPodReady(p) {
 				return p.Status.String()
 			}
 			return ""

@@ -177,8 +177,8 @@ func (b *testBed) eventually(what string, cond func() string) {
 func (b *testBed) consistently(span time.Duration, cond func() string) {
 	b.Helper()
 	for end := time.Now().Add(span); time.Now().Before(end); <-time.After(100 * time.Millisecond) {
-		if wrong := cond(); wrong != "" {
-			b.Fatal(wrong)
+		if problem := cond(); problem != "" {
+			b.Fatal(problem)
 		}
 	}
 }
@@ -192,7 +192,7 @@ func (b *testBed) pod(name string) *corev1.Pod {
 	return p
 }
 
-func ready(p *corev1.Pod) bool { return condition(p, corev1.PodReady) }
+func isPodReady(p *corev1.Pod) bool { return condition(p, corev1.PodReady) }
 
 func condition(p *corev1.Pod, kind corev1.PodConditionType) bool {
 	for _, c := range p.Status.Conditions {
@@ -210,7 +210,7 @@ func (b *testBed) awaitReady(name string, old ...*corev1.Pod) *corev1.Pod {
 	var p *corev1.Pod
 	b.eventually(name+" Ready", func() string {
 		p = b.pod(name)
-		if !ready(p) || len(old) > 0 && old[0].UID == p.UID {
+		if !isPodReady(p) || len(old) > 0 && old[0].UID == p.UID {
 			return fmt.Sprintf("%s %+v", p.Status.Phase, p.Status.Conditions)
 		}
 		return ""

@@ -131,7 +131,7 @@ func (b *testBed) exitOf(pod, profile string) *hinit.Exit {
 func (b *testBed) awaitRestart(pod string) *corev1.ContainerStateTerminated {
 	b.Helper()
 	b.eventually(pod+" is restarted and Ready", func() string {
-		if p := b.pod(pod); restarts(p) != 1 || !ready(p) || lastTermination(p) == nil {
+		if p := b.pod(pod); restarts(p) != 1 || !isPodReady(p) || lastTermination(p) == nil {
 			return p.Status.String()
 		}
 		return ""
@@ -180,8 +180,8 @@ func TestAPodWithLimits(t *testing.T) {
 	}
 	end = b.awaitRestart("stopped")
 	t.Logf("stopped: restarted after %s at most, code %d, %s", time.Since(began), end.ExitCode, b.failedProbes("stopped"))
-	if said := b.failedProbes("stopped"); !strings.Contains(said, "Liveness probe failed: ") || !strings.HasPrefix(end.Message, "killed from outside") {
-		t.Errorf("the kubelet says of the init that is stopped: %s, and its last words are %s", said, end.Message)
+	if output := b.failedProbes("stopped"); !strings.Contains(output, "Liveness probe failed: ") || !strings.HasPrefix(end.Message, "killed from outside") {
+		t.Errorf("the kubelet says of the init that is stopped: %s, and its last words are %s", output, end.Message)
 	}
 	if b.gatewayIn("stopped", "default") == 0 {
 		t.Error("it is Ready, and its gateway does not run")
@@ -222,14 +222,14 @@ func (b *testBed) gatewayIsKilledForMemory(pod string) {
 		}
 	}
 	b.consistently(3*time.Second, func() string {
-		if p, now := b.pod(pod), b.gatewayIn(pod, "default"); !ready(p) || restarts(p) != 0 || now != other {
-			return fmt.Sprintf("one gateway was killed for memory: Ready %v, %d restarts, the other gateway was process %d and is %d", ready(p), restarts(p), other, now)
+		if p, now := b.pod(pod), b.gatewayIn(pod, "default"); !isPodReady(p) || restarts(p) != 0 || now != other {
+			return fmt.Sprintf("one gateway was killed for memory: Ready %v, %d restarts, the other gateway was process %d and is %d", isPodReady(p), restarts(p), other, now)
 		}
 		return ""
 	})
 	b.eventually("the last words tell it too", func() string {
-		if said := b.execInPod(pod, "cat", "/dev/termination-log").output; !strings.Contains(said, "oom") {
-			return said
+		if output := b.execInPod(pod, "cat", "/dev/termination-log").output; !strings.Contains(output, "oom") {
+			return output
 		}
 		return ""
 	})

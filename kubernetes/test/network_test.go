@@ -12,7 +12,7 @@ import (
 func TestASandboxReachesNoOtherPod(t *testing.T) {
 	cluster.SkipIfShort(t)
 	b := withServer(t)
-	if why := b.WhyNoEnforcer(); b.WhyNoNodes == "" && why != "" {
+	if why := b.NoEnforcerReason(); b.WhyNoNodes == "" && why != "" {
 		t.Skip(why)
 	}
 	a := withSandboxes(t, "HINIT_SANDBOX_NETWORKS=database")

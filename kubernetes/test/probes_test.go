@@ -66,13 +66,13 @@ func (b *testBed) createPodWithValues(values map[string]any, name string, change
 func (b *testBed) awaitNotReady(name, want string) {
 	b.Helper()
 	b.eventually(name+" says why it is not Ready", func() string {
-		if said := b.failedProbes(name); !strings.Contains(said, want) {
-			return "no " + want + " in " + said
+		if output := b.failedProbes(name); !strings.Contains(output, want) {
+			return "no " + want + " in " + output
 		}
 		return ""
 	})
-	if p := b.pod(name); ready(p) || restarts(p) != 0 {
-		b.Errorf("%s: Ready %v, %d restarts", name, ready(p), restarts(p))
+	if p := b.pod(name); isPodReady(p) || restarts(p) != 0 {
+		b.Errorf("%s: Ready %v, %d restarts", name, isPodReady(p), restarts(p))
 	}
 }
 
@@ -114,14 +114,14 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	conf("profiles/crashing", "crash_after=1ms\n")
 	b.execInPod("many", "hinit", "start", "deaf")
 	b.execInPod("many", "hinit", "start", "--no-wait", "crashing")
-	for _, pid := range gateways()["deaf"] {
+	for _, pid := range gatewayPIDs()["deaf"] {
 		if process, err := os.FindProcess(pid); err == nil {
 			_ = process.Signal(syscall.SIGSTOP) // A stopped process answers no client.
 		}
 	}
 	b.consistently(8*time.Second, func() string {
-		if p := b.pod("many"); !ready(p) || restarts(p) != 0 {
-			return fmt.Sprintf("with a gateway that works: Ready %v, %d restarts", ready(p), restarts(p))
+		if p := b.pod("many"); !isPodReady(p) || restarts(p) != 0 {
+			return fmt.Sprintf("with a gateway that works: Ready %v, %d restarts", isPodReady(p), restarts(p))
 		}
 		return ""
 	})
@@ -129,7 +129,7 @@ func TestAGatewayInTroubleRestartsNoPod(t *testing.T) {
 	b.execInPod("many", "hinit", "stop", "deaf")
 	b.execInPod("many", "hinit", "restart", "--no-wait", "default")
 	b.eventually("not Ready", func() string {
-		if ready(b.pod("many")) {
+		if isPodReady(b.pod("many")) {
 			return "it is Ready"
 		}
 		return ""

@@ -90,7 +90,9 @@ func (a *agentPod) filesOfRoot(t *testing.T, id string, own []string) {
 		}
 	}
 	a.shellIn(id, "kill -9 -1")
-	a.consistently(2*time.Second, func() string { return map[bool]string{false: "the agents' pod is not Ready"}[ready(a.pod("agents-0"))] })
+	a.consistently(2*time.Second, func() string {
+		return map[bool]string{false: "the agents' pod is not Ready"}[isPodReady(a.pod("agents-0"))]
+	})
 	a.eventually("the sandbox works again", func() string {
 		if r := a.shellIn(id, "true"); r.exitCode != 0 {
 			a.docker("start", id)

@@ -84,7 +84,7 @@ func TestAnAgentGetsNoMoreThanASandbox(t *testing.T) {
 	a := withSandboxes(t)
 	var calls [][]string
 	for _, attack := range attacks {
-		calls = append(calls, runWords("hermes-0000000d", attack.options...))
+		calls = append(calls, runArgs("hermes-0000000d", attack.options...))
 	}
 	for i, r := range a.dockerEach(calls) {
 		if r.exitCode == 0 || !strings.Contains(r.output, attacks[i].refusal) {

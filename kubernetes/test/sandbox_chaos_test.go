@@ -199,7 +199,7 @@ func (a *agentPod) chaos(t *testing.T) {
 		}
 	}
 	t.Log("faults:", fmt.Sprint(counts))
-	a.nothingLeaked()
+	a.checkNoLeaks()
 }
 
 // matchingCommands returns the command lines that contain a text.
@@ -213,8 +213,8 @@ func matchingCommands(part string) string {
 	return strings.Join(out, "\n")
 }
 
-// nothingLeaked checks that the faults have left no objects and no processes.
-func (a *agentPod) nothingLeaked() {
+// checkNoLeaks checks that the faults have left no objects and no processes.
+func (a *agentPod) checkNoLeaks() {
 	a.t.Helper()
 	kinds := "persistentvolumeclaims"
 	for _, kind := range []string{"sandboxes.agents.x-k8s.io", "sandboxclaims", "sandboxwarmpools", "sandboxtemplates"} {
@@ -284,12 +284,12 @@ func (a *agentPod) killAgents() {
 		a.run("delete", "pod", "agents-0") // A new pod, because the node would delay a restart of this container by minutes.
 		a.awaitReady("agents-0", old)
 	} else {
-		for _, pid := range inits() {
+		for _, pid := range initPIDs() {
 			_ = syscall.Kill(pid, syscall.SIGKILL) // The process may have ended.
 		}
 		a.eventually("the agents are back", func() string {
 			p := a.pod("agents-0")
-			return map[bool]string{false: p.Status.String()}[ready(p) && restarts(p) > restarts(old)]
+			return map[bool]string{false: p.Status.String()}[isPodReady(p) && restarts(p) > restarts(old)]
 		})
 	}
 	a.startWorkers()

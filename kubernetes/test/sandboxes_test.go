@@ -70,10 +70,10 @@ func (a *agentPod) docker(words ...string) result {
 
 // runSandbox runs the command line with which the agent creates its container.
 func (a *agentPod) runSandbox(name string, more ...string) result {
-	return a.docker(runWords(name, more...)...)
+	return a.docker(runArgs(name, more...)...)
 }
 
-func runWords(name string, more ...string) []string {
+func runArgs(name string, more ...string) []string {
 	words := []string{
 		"run", "-d", "--init", "--name", name, "--label", "hermes-agent=1", "--label", "hermes-task-id=default", "--label", "hermes-profile=default", "-w", "/root",
 		"--cap-drop", "ALL", "--cap-add", "DAC_OVERRIDE", "--cap-add", "CHOWN", "--cap-add", "FOWNER", "--cap-add", "SETUID", "--cap-add", "SETGID",
@@ -103,13 +103,13 @@ func (a *agentPod) runEach(program string, calls [][]string) (out []result) {
 	r := a.run("exec", "agents-0", "-c", "agents", "--", "sh", "-c", script.String())
 	rest := r.output
 	for _, words := range calls {
-		said, after, found := strings.Cut(rest, mark)
+		output, after, found := strings.Cut(rest, mark)
 		code, after, _ := strings.Cut(after, "\n")
 		n, err := strconv.Atoi(code)
 		if !found || err != nil {
 			a.t.Fatalf("%q has no end: %v, %v", words, err, r)
 		}
-		out, rest = append(out, result{append([]string{program}, words...), said, n}), after
+		out, rest = append(out, result{append([]string{program}, words...), output, n}), after
 	}
 	return out
 }
@@ -306,7 +306,7 @@ func TestAWarmSandboxIsFast(t *testing.T) {
 // kubectl on each call.
 func (a *agentPod) localDocker() func(words ...string) *exec.Cmd {
 	a.t.Helper()
-	pids := inits()
+	pids := initPIDs()
 	if len(pids) != 1 {
 		a.t.Fatal("the inits of pods are", pids)
 	}

@@ -40,7 +40,7 @@ func (b *testBed) valuesOf(page string) map[string]any {
 // hasVariable returns a condition for the default gateway: it has a variable with this value.
 func hasVariable(name, value string) func() string {
 	return func() string {
-		for _, pid := range gateways()["default"] {
+		for _, pid := range gatewayPIDs()["default"] {
 			environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 			if err == nil && strings.Contains("\x00"+string(environ), "\x00"+name+"="+value+"\x00") {
 				return ""
@@ -68,7 +68,7 @@ func TestASecretIsVariablesOfTheGateways(t *testing.T) {
 		return strings.TrimPrefix(b.execInPod("one", "cat", "/run/secrets/agent/OPENAI_API_KEY").output, "second")
 	})
 	b.eventually("the gateway has the new key without a command", hasVariable("OPENAI_API_KEY", "second"))
-	if p := b.pod("one"); restarts(p) != 0 || !ready(p) {
+	if p := b.pod("one"); restarts(p) != 0 || !isPodReady(p) {
 		t.Errorf("%d restarts of the pod", restarts(p))
 	}
 }

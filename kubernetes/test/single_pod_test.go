@@ -39,7 +39,7 @@ func TestAProfileGetsAPodOfItsOwnOnTheCluster(t *testing.T) {
 		b.mustRun("patch", "agentprofile", "coder", "--type=merge", "-p", `{"spec": {"placement": "`+where+`"}}`)
 		b.eventually("coder ready on "+host, func() string {
 			got := b.mustRun("get", "agentprofile", "coder", "-o", "jsonpath={.status.host} {.status.ready} {.status.move} {.status.message}")
-			if strings.TrimSpace(got) == host+" true" && len(gateways()["coder"]) == 1 {
+			if strings.TrimSpace(got) == host+" true" && len(gatewayPIDs()["coder"]) == 1 {
 				return ""
 			}
 			return got

@@ -23,7 +23,7 @@ func TestAStandbyTakesOver(t *testing.T) {
 	serving := func() (serves, waits string) {
 		for _, name := range []string{"agents-0", "agents-1"} {
 			switch p := b.pod(name); {
-			case ready(p):
+			case isPodReady(p):
 				serves = name
 			case condition(p, corev1.ContainersReady):
 			case p.Status.Phase == corev1.PodRunning && len(p.Status.ContainerStatuses) == 1 && p.Status.ContainerStatuses[0].Started != nil && *p.Status.ContainerStatuses[0].Started:
@@ -42,8 +42,8 @@ func TestAStandbyTakesOver(t *testing.T) {
 	b.eventually("one serves and one waits", pair)
 	began := b.pod(waits)
 	b.consistently(15*time.Second, func() string { // A shared check for both probes killed a standby after 12 s.
-		if p := b.pod(waits); restarts(p) != 0 || ready(p) || p.UID != began.UID {
-			return fmt.Sprintf("the standby: %d restarts, Ready %v", restarts(p), ready(p))
+		if p := b.pod(waits); restarts(p) != 0 || isPodReady(p) || p.UID != began.UID {
+			return fmt.Sprintf("the standby: %d restarts, Ready %v", restarts(p), isPodReady(p))
 		}
 		return ""
 	})
@@ -108,7 +108,7 @@ func TestALostKubelet(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.eventually("Ready again", func() string {
-		if p := b.pod("one"); !ready(p) || p.UID != pod.UID || restarts(p) != 0 {
+		if p := b.pod("one"); !isPodReady(p) || p.UID != pod.UID || restarts(p) != 0 {
 			return p.Status.String()
 		}
 		return ""

@@ -19,7 +19,7 @@ import (
 // initOf returns the pid of a pod's init, outside of the pod.
 func (b *testBed) initOf(pod string) int {
 	b.Helper()
-	for _, pid := range inits() {
+	for _, pid := range initPIDs() {
 		environ, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
 		if err == nil && strings.Contains("\x00"+string(environ), "\x00HOSTNAME="+pod+"\x00") {
 			return pid

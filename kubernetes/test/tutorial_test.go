@@ -74,7 +74,7 @@ func TestTheTutorial(t *testing.T) {
 			if w != nil && strings.Contains(command, "rollout status") {
 				b.eventually("all gateways run", func() string {
 					for _, profile := range []string{"default", "coder", "writer"} {
-						if len(gateways()[profile]) != 1 {
+						if len(gatewayPIDs()[profile]) != 1 {
 							return profile
 						}
 					}
@@ -152,21 +152,21 @@ func (c *commandLoop) end(b *testBed) string {
 		ran[n]++
 	}
 	done, lost, unanswered := 0, 0, 0
-	for n, said := range c.answers {
+	for n, output := range c.answers {
 		times := ran[strconv.Itoa(n)]
 		switch {
-		case said == fmt.Sprintf("ok %d\n", n):
+		case output == fmt.Sprintf("ok %d\n", n):
 			done++
 			if times != 1 {
 				b.Errorf("command %d was answered, and ran %d times", n, times)
 			}
-		case strings.Contains(said, "had begun"), strings.Contains(said, "may have begun"):
+		case strings.Contains(output, "had begun"), strings.Contains(output, "may have begun"):
 			lost++
-			b.Errorf("command %d is lost: %s", n, said)
+			b.Errorf("command %d is lost: %s", n, output)
 		default:
 			unanswered++
 			if times > 1 {
-				b.Errorf("command %d ran %d times: %s", n, times, said)
+				b.Errorf("command %d ran %d times: %s", n, times, output)
 			}
 		}
 	}

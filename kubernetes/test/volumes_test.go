@@ -45,10 +45,10 @@ func (b *testBed) checkProfiles(change func(*corev1.PodSpec)) {
 		b.Fatal(err)
 	}
 	b.eventually("both gateways run again", func() string {
-		if p := b.pod("one"); !ready(p) || p.UID != pod.UID || restarts(p) != 1 {
+		if p := b.pod("one"); !isPodReady(p) || p.UID != pod.UID || restarts(p) != 1 {
 			return p.Status.String()
 		}
-		if has := gateways(); len(has["default"]) != 1 || len(has["coder"]) != 1 {
+		if has := gatewayPIDs(); len(has["default"]) != 1 || len(has["coder"]) != 1 {
 			return "a gateway is missing"
 		}
 		return ""

@@ -67,7 +67,7 @@ func newExtensions(c *agentsandbox.Controller, objects dynamic.Interface) *exten
 	return &extensions{sandboxes: c.Objects, templates: of("sandboxtemplates"), pools: of("sandboxwarmpools"), claims: of("sandboxclaims")}
 }
 
-func each(ctx context.Context, of dynamic.NamespaceableResourceInterface, do func(*unstructured.Unstructured)) {
+func forEachObject(ctx context.Context, of dynamic.NamespaceableResourceInterface, do func(*unstructured.Unstructured)) {
 	list, err := of.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return // After an error, the next round tries again.
@@ -81,7 +81,7 @@ func each(ctx context.Context, of dynamic.NamespaceableResourceInterface, do fun
 
 // members returns the Sandboxes that a pool or a claim owns.
 func (x *extensions) members(ctx context.Context, owner *unstructured.Unstructured) (out []*unstructured.Unstructured) {
-	each(ctx, x.sandboxes, func(o *unstructured.Unstructured) {
+	forEachObject(ctx, x.sandboxes, func(o *unstructured.Unstructured) {
 		if c := metav1.GetControllerOf(o); c != nil && c.UID == owner.GetUID() {
 			out = append(out, o)
 		}
@@ -90,8 +90,8 @@ func (x *extensions) members(ctx context.Context, owner *unstructured.Unstructur
 }
 
 func (x *extensions) all(ctx context.Context) {
-	each(ctx, x.claims, func(o *unstructured.Unstructured) { x.claim(ctx, o) })
-	each(ctx, x.pools, func(pool *unstructured.Unstructured) {
+	forEachObject(ctx, x.claims, func(o *unstructured.Unstructured) { x.claim(ctx, o) })
+	forEachObject(ctx, x.pools, func(pool *unstructured.Unstructured) {
 		has, waits := x.members(ctx, pool), int64(0)
 		for _, o := range has {
 			if isReady(o) {

@@ -14,9 +14,9 @@ import (
 // initCommand begins the command line of process 1 in the agents' container.
 const initCommand = "/init\x00/opt/hermes/docker/main-wrapper.sh\x00"
 
-// gateways returns the pids of all gateways by profile. /proc shows them, because the pods' PID
+// gatewayPIDs returns the pids of all gatewayPIDs by profile. /proc shows them, because the pods' PID
 // namespaces are below the test's own.
-func gateways() map[string][]int {
+func gatewayPIDs() map[string][]int {
 	out := map[string][]int{}
 	for pid, command := range processes() {
 		words := strings.Split(strings.TrimSuffix(command, "\x00"), "\x00")
@@ -33,8 +33,8 @@ func gateways() map[string][]int {
 	return out
 }
 
-// inits returns the pids of the inits of all pods.
-func inits() (out []int) {
+// initPIDs returns the pids of the initPIDs of all pods.
+func initPIDs() (out []int) {
 	for pid, command := range processes() {
 		if strings.HasPrefix(command, initCommand) {
 			out = append(out, pid)
@@ -77,7 +77,7 @@ func watchGateways(profiles ...string) *gatewayWatch {
 		}
 		for {
 			looked := now
-			seen := gateways()
+			seen := gatewayPIDs()
 			now = time.Now()
 			for _, p := range profiles {
 				w.maxRunning[p] = max(w.maxRunning[p], len(seen[p]))

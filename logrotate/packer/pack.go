@@ -100,7 +100,7 @@ func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Res
 }
 
 // packArchive compresses one archive, unless it has more than most bytes.
-func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, most int64) error {
+func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, limit int64) error {
 	return dir.WithParent(func(parent *fsutil.Dir, sub string) error {
 		from := filepath.Join(sub, name)
 		whole := from + archive.PackedSuffix
@@ -114,7 +114,7 @@ func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, 
 		if err != nil {
 			return err
 		}
-		if st.Size() > most {
+		if st.Size() > limit {
 			return errAbandoned
 		}
 		// A killed packer may have left this file.

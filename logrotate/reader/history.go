@@ -267,8 +267,8 @@ func (r *reader) decompress(ctx context.Context, f *os.File, skip int64, take fu
 		}
 		pass := min(skip, int64(n))
 		skip -= pass
-		if taken := take(r.buf[pass:n]); taken != nil {
-			return taken
+		if takeErr := take(r.buf[pass:n]); takeErr != nil {
+			return takeErr
 		}
 	}
 	if errors.Is(err, io.EOF) {

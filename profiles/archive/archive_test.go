@@ -715,13 +715,13 @@ func TestAnArchiveIsRefusedByItsHead(t *testing.T) {
 	r, w := io.Pipe()
 	defer w.Close()
 	go func() { _, _ = w.Write(whole.Bytes()[:1536]) }() // The stream contains only the head.
-	said := make(chan error, 1)
+	result := make(chan error, 1)
 	go func() {
 		_, _, err := (&archive.Import{Dir: dir, Name: "two"}).Run(r)
-		said <- err
+		result <- err
 	}()
 	select {
-	case err := <-said:
+	case err := <-result:
 		if err == nil || !strings.Contains(err.Error(), "there is a profile or a file of that name") {
 			t.Error(err)
 		}
@@ -740,15 +740,15 @@ func TestAStreamThatEndsInItsHeadIsNotComplete(t *testing.T) {
 	}
 	for _, n := range []int{0, 100, 512, 600} {
 		begins := whole.Bytes()[:n]
-		if said := says(bytes.NewReader(begins)); said != "the archive is not complete: unexpected EOF" {
-			t.Errorf("after %d bytes it says %q", n, said)
+		if output := says(bytes.NewReader(begins)); output != "the archive is not complete: unexpected EOF" {
+			t.Errorf("after %d bytes it says %q", n, output)
 		}
-		if said := says(io.MultiReader(bytes.NewReader(begins), iotest.ErrReader(unix.ECONNRESET))); said != unix.ECONNRESET.Error() {
-			t.Errorf("of a connection that breaks after %d bytes it says %q", n, said)
+		if output := says(io.MultiReader(bytes.NewReader(begins), iotest.ErrReader(unix.ECONNRESET))); output != unix.ECONNRESET.Error() {
+			t.Errorf("of a connection that breaks after %d bytes it says %q", n, output)
 		}
 	}
-	if said := says(strings.NewReader(strings.Repeat("a text", 200))); said != "it is not an archive of a profile" {
-		t.Error(said)
+	if output := says(strings.NewReader(strings.Repeat("a text", 200))); output != "it is not an archive of a profile" {
+		t.Error(output)
 	}
 }
 

@@ -82,11 +82,11 @@ func (x *Export) Run(ctx context.Context, out io.Writer) (head Head, sum string,
 			err = x.copyHome(ctx, home, dir, files)
 		}
 	}
-	taken := err == nil || x.Snapshot != ""
+	snapshotTaken := err == nil || x.Snapshot != ""
 	if err == nil {
 		head, sum, err = x.sendSnapshot(ctx, dir, files, out)
 	}
-	kept = taken && (x.KeepSnapshot || err != nil) && !x.ForClone
+	kept = snapshotTaken && (x.KeepSnapshot || err != nil) && !x.ForClone
 	if !kept {
 		err = errors.Join(err, base.RemoveAll(dir.name))
 		_ = at.Remove(stagingDir) // Remove fails if the directory contains other snapshots.

@@ -86,8 +86,8 @@ func checkFails(t *testing.T, cmd *exec.Cmd, code int) string {
 func TestRootGivesAnImportedProfileToTheAgent(t *testing.T) {
 	command, profiles := newVolume(t, t.TempDir())
 	file := filepath.Join(t.TempDir(), "coder.tar")
-	if said := runCommand(t, command("export", "coder", "-o", file, "--secrets")); !strings.Contains(said, "one moment") {
-		t.Error(said)
+	if output := runCommand(t, command("export", "coder", "-o", file, "--secrets")); !strings.Contains(output, "one moment") {
+		t.Error(output)
 	}
 	if info := must(os.Stat(file))(t); info.Mode().Perm() != 0o600 {
 		t.Errorf("%v", info.Mode())
@@ -329,8 +329,8 @@ func TestAnExportOfAllSaysWhichProfileItLacks(t *testing.T) {
 	writeFile(t, profiles+"/closed/SOUL.md", "soul")
 	must(0, os.Chmod(profiles+"/closed", 0o700))(t) // Root owns the directory, so the agent's user can't enter it.
 	to := t.TempDir()
-	if said := checkFails(t, command("export", "--all", to), 1); !strings.Contains(said, `cannot export all profiles: cannot use profile directory "closed"`) {
-		t.Error(said)
+	if output := checkFails(t, command("export", "--all", to), 1); !strings.Contains(output, `cannot export all profiles: cannot use profile directory "closed"`) {
+		t.Error(output)
 	}
 	if _, err := os.Stat(to + "/coder.tar"); err != nil {
 		t.Error(err)
@@ -374,8 +374,8 @@ func TestRootsFilesKeepNoProfileFromBeingReplacedOrDeleted(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "coder.tar")
 	runCommand(t, command("export", "coder", "-o", file, "--secrets"))
 	writeFile(t, profiles+"/coder/roots/file", "root")
-	if said := runCommand(t, command("import", "coder", file, "--replace")); strings.Contains(said, "was stopped") { // Without an init, nothing was stopped.
-		t.Error(said)
+	if output := runCommand(t, command("import", "coder", file, "--replace")); strings.Contains(output, "was stopped") { // Without an init, nothing was stopped.
+		t.Error(output)
 	}
 	writeFile(t, profiles+"/coder/roots/file", "root")
 	// Root's file in the home is removed without giving it to the agent, who could read it.
@@ -420,9 +420,9 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 	to := t.TempDir()
 	export := command("export", "--all", to)
 	export.Path = program
-	said := runCommand(t, export)
+	output := runCommand(t, export)
 	for name, torn := range map[string]bool{"coder": false, "stopper": true, "zeta": false} {
-		_, says, found := strings.Cut(said, "exported profile "+name+":")
+		_, says, found := strings.Cut(output, "exported profile "+name+":")
 		says, _, _ = strings.Cut(says, "exported profile")
 		if !found || strings.Contains(says, "changed during each copy: state.db") != torn {
 			t.Errorf("of %s it says %s", name, says)
@@ -432,9 +432,9 @@ func TestAnExportOfAllWaitsForNoProfile(t *testing.T) {
 			t.Errorf("the accounts of %s have %d together", name, n)
 		}
 	}
-	if !strings.Contains(said, "left out (neither a file nor a directory nor a link): pipe.db, state.db-journal") &&
-		!strings.Contains(said, "left out (neither a file nor a directory nor a link): state.db-journal, pipe.db") {
-		t.Error(said)
+	if !strings.Contains(output, "left out (neither a file nor a directory nor a link): pipe.db, state.db-journal") &&
+		!strings.Contains(output, "left out (neither a file nor a directory nor a link): state.db-journal, pipe.db") {
+		t.Error(output)
 	}
 }
 
@@ -493,8 +493,8 @@ func TestAFullVolume(t *testing.T) {
 	command, profiles := newVolume(t, dir)
 	addLargeFile(t, profiles, 45<<20)
 	// The export must leave 64 MB for gateways, so the snapshot must go elsewhere.
-	if said := checkFails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "has no room") {
-		t.Error(said)
+	if output := checkFails(t, command("export", "coder", "-"), 1); !strings.Contains(output, "has no room") {
+		t.Error(output)
 	}
 	scratch := t.TempDir()
 	must(0, os.Chmod(scratch, 0o777))(t) //nolint:gosec // the agent writes there
@@ -503,8 +503,8 @@ func TestAFullVolume(t *testing.T) {
 	runCommand(t, command("export", "coder", "-o", file, "--scratch", scratch))
 	runCommand(t, command("import", "two", file))
 	before := treeListing(t, profiles)
-	if said := checkFails(t, command("import", "three", file), 1); !strings.Contains(said, "no space left") {
-		t.Error(said)
+	if output := checkFails(t, command("import", "three", file), 1); !strings.Contains(output, "no space left") {
+		t.Error(output)
 	}
 	cmd := command("import", "three")
 	cmd.Stdin = must(os.Open(file))(t)
@@ -532,21 +532,21 @@ func TestAVolumeThatIsMountedReadOnly(t *testing.T) {
 		}
 		t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
 	}
-	if said := checkFails(t, command("export", "coder", "-"), 1); !strings.Contains(said, "--scratch") {
-		t.Error(said)
+	if output := checkFails(t, command("export", "coder", "-"), 1); !strings.Contains(output, "--scratch") {
+		t.Error(output)
 	}
 	scratch := t.TempDir()
 	must(0, os.Chmod(scratch, 0o777))(t) //nolint:gosec // the agent writes there
 	must(0, os.Chmod(filepath.Dir(scratch), 0o755))(t)
 	file := filepath.Join(t.TempDir(), "coder.tar")
-	if said := runCommand(t, command("export", "coder", "-o", file, "--scratch", scratch+"/made")); !strings.Contains(said, "one moment") {
-		t.Error(said)
+	if output := runCommand(t, command("export", "coder", "-o", file, "--scratch", scratch+"/made")); !strings.Contains(output, "one moment") {
+		t.Error(output)
 	}
 	if n := accountSum(t, importHome(t, must(os.Open(file))(t))+"/busy.db"); n != 100 {
 		t.Errorf("the accounts have %d together", n)
 	}
-	if said := checkFails(t, command("import", "two", file), 1); !strings.Contains(said, "read-only file system") {
-		t.Error(said)
+	if output := checkFails(t, command("import", "two", file), 1); !strings.Contains(output, "read-only file system") {
+		t.Error(output)
 	}
 }
 

@@ -27,8 +27,8 @@ func TestANameInASandboxDoesNotReachTheTerminalThatCopiesIt(t *testing.T) {
 	}
 	var errs strings.Builder
 	code := cli.Copy(t.Context(), []string{"cp", ":/dir", filepath.Join(t.TempDir(), "to")}, sends, io.Discard, &errs)
-	if said := errs.String(); code != cmdline.ExitFailed || strings.ContainsAny(said, "\x1b\a") || !strings.Contains(said, `\x1b]52`) {
-		t.Errorf("it ends with %d and says %q", code, said)
+	if output := errs.String(); code != cmdline.ExitFailed || strings.ContainsAny(output, "\x1b\a") || !strings.Contains(output, `\x1b]52`) {
+		t.Errorf("it ends with %d and says %q", code, output)
 	}
 }
 
@@ -59,12 +59,12 @@ func TestCopyWroteWhereALinkOfAnAgentLed(t *testing.T) {
 		return map[bool]int{false: 1}[err == nil]
 	}
 	for _, to := range []string{"/inbox", "/inbox/", "/inbox/passwd", "/inbox/new"} {
-		var said strings.Builder
-		if code := cli.Copy(t.Context(), []string{"cp", ":/tmp/passwd", volume + to}, send, io.Discard, &said); code == 0 {
+		var output strings.Builder
+		if code := cli.Copy(t.Context(), []string{"cp", ":/tmp/passwd", volume + to}, send, io.Discard, &output); code == 0 {
 			t.Errorf("cp to %s: code 0", to)
 		}
-		if !strings.Contains(said.String(), "symbolic link") {
-			t.Errorf("cp to %s says %q", to, said.String())
+		if !strings.Contains(output.String(), "symbolic link") {
+			t.Errorf("cp to %s says %q", to, output.String())
 		}
 	}
 	var got strings.Builder

@@ -87,10 +87,10 @@ const (
 
 // addCount adds n to the number of a user in the map of. If the sum would exceed the limit most, it adds nothing and returns
 // false.
-func (s *Server) addCount(of map[uint32]int, uid uint32, n, most int) bool {
+func (s *Server) addCount(of map[uint32]int, uid uint32, n, limit int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if n > 0 && of[uid]+n > most {
+	if n > 0 && of[uid]+n > limit {
 		return false
 	}
 	if of[uid] += n; of[uid] == 0 {
@@ -168,16 +168,16 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var answering sync.WaitGroup
-	begun := false
+	started := false
 	defer func() {
 		answering.Wait()
-		if begun {
+		if started {
 			s.addCount(s.commands, from.UID, -1, 0)
 		}
 	}()
 	mux.Serve(c, keep, func(ch *mux.Channel, req Request) {
 		streams := requestStreams(ch, req, cancel)
-		if begun { // A connection carries only one request, so end the connection.
+		if started { // A connection carries only one request, so end the connection.
 			cancel()
 			return
 		}
@@ -190,7 +190,7 @@ func (s *Server) serve(ctx context.Context, nc net.Conn) {
 			ch.Refuse(1, errors.New("cannot use the sandboxes: too many commands run already; try again when one has ended"))
 			return
 		}
-		begun = true
+		started = true
 		done()
 		_ = nc.SetReadDeadline(time.Time{}) // This can't fail on an open socket.
 		answering.Go(func() {

@@ -28,8 +28,8 @@ func (p *Emulator) exec(ctx context.Context, c *Call, from Caller) int {
 	}
 	key := toJSON([][]string{{box.ID(), c.Spec.Dir}, c.Env, argv})
 	var before failedCommand
-	var asked psListing
-	if p.loadForCaller(from, "ending", key, &before) && p.loadForCaller(from, "probe", toJSON(box.Labels()), &asked) && asked.At.After(before.At) {
+	var listing psListing
+	if p.loadForCaller(from, "ending", key, &before) && p.loadForCaller(from, "probe", toJSON(box.Labels()), &listing) && listing.At.After(before.At) {
 		p.StoreCached("ending "+from.Process+" "+key, nil)
 		_, _ = from.Out.Write(before.Output) // A write fails only if the caller is gone.
 		return before.Code

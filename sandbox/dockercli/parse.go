@@ -101,14 +101,14 @@ func (c *Call) parse(args []string) (err error) {
 		}
 		return nil
 	}
-	wrong := f.ParseAll(args, set)
-	if unknown := (*pflag.NotExistError)(nil); errors.As(wrong, &unknown) || errors.Is(wrong, pflag.ErrHelp) {
-		err = &UnhandledError{Reason: "docker " + c.command.name + " with an " + wrong.Error()}
+	problem := f.ParseAll(args, set)
+	if unknown := (*pflag.NotExistError)(nil); errors.As(problem, &unknown) || errors.Is(problem, pflag.ErrHelp) {
+		err = &UnhandledError{Reason: "docker " + c.command.name + " with an " + problem.Error()}
 		f.ParseErrorsAllowlist.UnknownFlags = true
-		wrong = f.ParseAll(args, set)
+		problem = f.ParseAll(args, set)
 	}
-	if wrong != nil && err == nil {
-		err = &UsageError{c.command, wrong.Error(), exitDaemon}
+	if problem != nil && err == nil {
+		err = &UsageError{c.command, problem.Error(), exitDaemon}
 	}
 	c.Words = append(c.Words, f.Args()...)
 	return err

@@ -105,13 +105,13 @@ func (s *server) beginSession(ch *channel, shell string) (string, error) {
 	}
 	dir := filepath.Join(top, "s-"+open.Session)
 	base := filepath.Join(dir, mux.BaseFile)
-	begun := func() bool { _, err := os.Lstat(base); return err == nil }
-	if begun() {
+	hasBegun := func() bool { _, err := os.Lstat(base); return err == nil }
+	if hasBegun() {
 		return dir, nil
 	}
 	s.sessionLock.Lock()
 	defer s.sessionLock.Unlock()
-	if begun() {
+	if hasBegun() {
 		return dir, nil
 	}
 	if err := privateDir(dir); err != nil {

@@ -313,13 +313,13 @@ func (g *Guarded) passGate(ctx context.Context, c sandbox.Container) (waits bool
 		return false, err
 	}
 	defer q.close()
-	said, err := q.readLine("")
-	switch waits = said == gate.StateWaiting; {
+	answer, err := q.readLine("")
+	switch waits = answer == gate.StateWaiting; {
 	case err != nil:
 	case waits:
 		err = g.checkMounts(ctx, c, q, words[1:], sources)
-	case said != gate.StateOpened:
-		err = fmt.Errorf("cannot open the gate of a sandbox: the answer is %q", said)
+	case answer != gate.StateOpened:
+		err = fmt.Errorf("cannot open the gate of a sandbox: the answer is %q", answer)
 	}
 	if err == nil {
 		g.gate.recordOf(c.ID, 0).passedStartTime = c.Started

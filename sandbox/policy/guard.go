@@ -172,12 +172,12 @@ const maxSpecBytes = 16 << 10
 // createContainer checks a Spec, limits its mounts and the rights of root, and creates the container with the owner's labels
 // and the labels in more.
 func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more map[string]string) (string, error) {
-	asked, err := json.Marshal(spec)
+	specJSON, err := json.Marshal(spec)
 	if err != nil {
 		return "", &RefusedError{"a limit that is not a number", ""}
 	}
-	if len(asked) > maxSpecBytes {
-		return "", &RefusedError{fmt.Sprintf("a container of %d bytes of flags", len(asked)), fmt.Sprintf("the most is %d", maxSpecBytes)}
+	if len(specJSON) > maxSpecBytes {
+		return "", &RefusedError{fmt.Sprintf("a container of %d bytes of flags", len(specJSON)), fmt.Sprintf("the most is %d", maxSpecBytes)}
 	}
 	root, err := g.gate.DetermineRootMode(ctx, g.Engine, g.policy)
 	if err != nil {
@@ -196,7 +196,7 @@ func (g *Guarded) createContainer(ctx context.Context, spec sandbox.Spec, more m
 		spec.Labels[sandbox.LabelProfile] = g.owner.Profile
 	}
 	maps.Copy(spec.Labels, more)
-	spec.Labels[LabelRoot], spec.Labels[labelSpec] = string(root), string(asked)
+	spec.Labels[LabelRoot], spec.Labels[labelSpec] = string(root), string(specJSON)
 	switch root {
 	case RootPrivate:
 		if err := g.makePrivate(ctx, &spec); err != nil {

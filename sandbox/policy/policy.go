@@ -81,7 +81,7 @@ func (p Policy) Check(s *sandbox.Spec) error {
 		{len(s.Hosts)+len(s.DNS) == 0, "a host or name server of the caller's choice", ""},
 		{s.CPUs >= 0 && s.Memory >= 0 && s.ShmSize >= 0, "a negative limit", ""}, // These conditions are false for NaN.
 		{p.Memory == 0 || s.ShmSize <= p.Memory, "a --shm-size of " + strconv.FormatInt(s.ShmSize, 10) + " bytes", "the most is HINIT_SANDBOX_MEMORY, " + strconv.FormatInt(p.Memory>>20, 10) + "m"},
-		{!isIDPrefix(s.Name) && !strings.Contains(s.Name, replacedNamePart), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
+		{!isIDPrefix(s.Name) && !strings.Contains(s.Name, replacedContainerInfix), "the name " + strconv.Quote(s.Name), "the engine would take it for the id of another container"},
 		{s.Dir == "" || path.IsAbs(s.Dir) && !slices.Contains(kernelDirs, topDir(s.Dir)), "the working directory " + s.Dir, "give an absolute path, not in /proc, /sys and /dev"},
 	} {
 		if !rule.kept {

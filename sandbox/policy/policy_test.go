@@ -194,7 +194,7 @@ func TestEscapes(t *testing.T) {
 		"a descriptor of runc's":        func(s *sandbox.Spec) { s.Dir = "//proc/self/fd/7" },
 		"a relative directory":          func(s *sandbox.Spec) { s.Dir = "work" },
 		"another one's id as a name":    func(s *sandbox.Spec) { s.Name = "bbf3fd2097e8" },
-		"the name of one made again":    func(s *sandbox.Spec) { s.Name = "x" + replacedNamePart + "y" },
+		"the name of one made again":    func(s *sandbox.Spec) { s.Name = "x" + replacedContainerInfix + "y" },
 		"the root directory":            bind("/", "/host"),
 		"a directory of the system":     bind("/etc", "/host"),
 		"the engine's socket":           bind("/var/run/docker.sock", "/s"),
@@ -305,7 +305,7 @@ func TestOnlyItsOwn(t *testing.T) {
 	elsewhere := newContainer("elsewhere", "1000", "coder")
 	elsewhere.Labels[sandbox.LabelVolume] = "elsewhere"
 	again := newContainer("again", "1000", "coder")
-	again.Name = "x" + replacedNamePart + "y"
+	again.Name = "x" + replacedContainerInfix + "y"
 	e.containers["elsewhere"], e.containers["again"] = elsewhere, again
 	g := Guard(e, Policy{}, Owner{UID: 1000, Profile: "coder", Volume: "here"}, PathTranslator{containerID: "hinit"}, newReadyGate())
 	ctx := t.Context()
@@ -367,12 +367,12 @@ func TestTooMany(t *testing.T) {
 // TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers checks the container limit with concurrent
 // requests.
 func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
-	const most, requests = 3, 8
+	const limit, requests = 3, 8
 	e := &slowEngine{fakeEngine: fakeEngine{containers: map[string]sandbox.Container{}}}
 	gate := newReadyGate()
 	var asking sync.WaitGroup
 	for n := range requests {
-		g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: most}, Owner{UID: 1000, Profile: fmt.Sprint("p", n%2), Volume: "here"}, PathTranslator{}, gate)
+		g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: limit}, Owner{UID: 1000, Profile: fmt.Sprint("p", n%2), Volume: "here"}, PathTranslator{}, gate)
 		asking.Go(func() {
 			if _, err := g.Create(t.Context(), sandbox.Spec{Image: "x"}); err != nil && !errors.Is(err, sandbox.ErrRefused) {
 				t.Error(err)
@@ -380,8 +380,8 @@ func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
 		})
 	}
 	asking.Wait()
-	if n := len(e.containers); n != most {
-		t.Errorf("%d requests at once get %d containers, of at most %d", requests, n, most)
+	if n := len(e.containers); n != limit {
+		t.Errorf("%d requests at once get %d containers, of at most %d", requests, n, limit)
 	}
 	waits, cancel := context.WithCancel(t.Context())
 	release, err := gate.lockKey(t.Context(), "user 1000")
@@ -390,7 +390,7 @@ func TestACallerThatAsksAtOnceGetsNoMoreThanItsContainers(t *testing.T) {
 	}
 	defer release()
 	cancel()
-	g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: most + 1}, Owner{UID: 1000, Volume: "here"}, PathTranslator{}, gate)
+	g := Guard(e, Policy{Images: []string{"*"}, MaxContainers: limit + 1}, Owner{UID: 1000, Volume: "here"}, PathTranslator{}, gate)
 	if _, err := g.Create(waits, sandbox.Spec{Image: "x"}); !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that has gone waits for its turn: %v", err)
 	}

@@ -237,7 +237,7 @@ func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id
 	if err = json.Unmarshal([]byte(c.Labels[labelSpec]), &spec); err != nil {
 		return "", fmt.Errorf("cannot read the label %s: %w", labelSpec, err)
 	}
-	if err := g.Engine.Rename(ctx, c.ID, c.Name+replacedNamePart+strings.ToLower(rand.Text()[:8])); err != nil {
+	if err := g.Engine.Rename(ctx, c.ID, c.Name+replacedContainerInfix+strings.ToLower(rand.Text()[:8])); err != nil {
 		return "", err
 	}
 	defer func() {
@@ -262,11 +262,11 @@ func (g *Guarded) replaceContainer(ctx context.Context, c sandbox.Container) (id
 	return id, nil
 }
 
-// replacedNamePart is a part of the name of a replaced container, until the container is removed. Callers can't choose such a
-// name.
-const replacedNamePart = "-replaced-"
+// replacedContainerInfix is a part of the name of a replaced container, until the container is removed. Callers can't choose such
+// a name.
+const replacedContainerInfix = "-replaced-"
 
-func isReplaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedNamePart) }
+func isReplaced(c sandbox.Container) bool { return strings.Contains(c.Name, replacedContainerInfix) }
 
 // RemoveReplaced removes a container that was replaced, but that could not be removed at that time. It ignores all other
 // containers.

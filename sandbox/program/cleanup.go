@@ -63,14 +63,14 @@ func (h *service) cleanUp(ctx context.Context) {
 // requests a scan each time.
 func (h *service) watch(ctx context.Context) {
 	changed := func() { pause.Wake(h.scanRequests) }
-	wait, said := engineRetryInterval, false
+	wait, reported := engineRetryInterval, false
 	for {
-		err := h.engine.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, said = engineRetryInterval, false; changed() }, changed)
+		err := h.engine.Watch(ctx, map[string]string{sandbox.LabelAgent: "1"}, func() { wait, reported = engineRetryInterval, false; changed() }, changed)
 		if !pause.For(ctx, wait) {
 			return
 		}
-		if wait >= rescanInterval && !said {
-			said = true
+		if wait >= rescanInterval && !reported {
+			reported = true
 			h.log("the engine does not tell of changes, so it is asked every %v: %v", rescanInterval, err)
 		}
 		wait = min(2*wait, rescanInterval)

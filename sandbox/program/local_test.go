@@ -32,14 +32,14 @@ func TestRootWithoutTheService(t *testing.T) {
 		}
 		return errs.String()
 	}
-	if said := ask(); !strings.Contains(said, "no container engine answers") {
-		t.Errorf("with a home of root's: %s", said)
+	if output := ask(); !strings.Contains(output, "no container engine answers") {
+		t.Errorf("with a home of root's: %s", output)
 	}
 	if err := os.Chown(dir, 10000, 10000); err != nil {
 		t.Fatal(err)
 	}
-	if said := ask(); !strings.Contains(said, "as root: "+dir+" belongs to uid 10000") {
-		t.Errorf("with the agent's home: %s", said)
+	if output := ask(); !strings.Contains(output, "as root: "+dir+" belongs to uid 10000") {
+		t.Errorf("with the agent's home: %s", output)
 	}
 	// An agent could create or replace these directories later.
 	if err := errors.Join(os.Mkdir(dir+"/roots", 0o755), os.Symlink("/", dir+"/link")); err != nil {
@@ -47,18 +47,18 @@ func TestRootWithoutTheService(t *testing.T) {
 	}
 	for _, home := range []string{dir + "/missing", dir + "/missing/profiles/x", dir + "/roots", dir + "/link"} {
 		t.Setenv("HERMES_HOME", home)
-		if said := ask(); !strings.Contains(said, "as root: "+dir+" belongs to uid 10000") {
-			t.Errorf("with a home in a directory of the agent: %s", said)
+		if output := ask(); !strings.Contains(output, "as root: "+dir+" belongs to uid 10000") {
+			t.Errorf("with a home in a directory of the agent: %s", output)
 		}
 	}
 	t.Setenv("HERMES_HOME", "/root/.hermes")
 	t.Setenv("TERMINAL_SANDBOX_DIR", dir+"/missing")
-	if said := ask(); !strings.Contains(said, "as root: "+dir+" belongs to uid 10000") {
-		t.Errorf("with sandboxes in a directory of the agent: %s", said)
+	if output := ask(); !strings.Contains(output, "as root: "+dir+" belongs to uid 10000") {
+		t.Errorf("with sandboxes in a directory of the agent: %s", output)
 	}
 	t.Setenv("HINIT_SANDBOX", "1")
-	if said := ask(); !strings.Contains(said, "their service is not up; start it with: hinit start sandbox") {
-		t.Errorf("with a service that is not up: %s", said)
+	if output := ask(); !strings.Contains(output, "their service is not up; start it with: hinit start sandbox") {
+		t.Errorf("with a service that is not up: %s", output)
 	}
 }
 
@@ -87,9 +87,9 @@ func TestRootRanADockerOfTheAgent(t *testing.T) {
 	} {
 		cmd := exec.Command("/proc/self/exe", "-test.run", "^TestRootRanADockerOfTheAgent$")
 		cmd.Env = append(os.Environ(), inChild+"=1", "PATH="+path+":/usr/bin-that-is-missing")
-		said, _ := cmd.CombinedOutput()
-		if !strings.HasSuffix(string(said), want) {
-			t.Errorf("with the PATH %s: %s", path, said)
+		output, _ := cmd.CombinedOutput()
+		if !strings.HasSuffix(string(output), want) {
+			t.Errorf("with the PATH %s: %s", path, output)
 		}
 	}
 }

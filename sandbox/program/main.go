@@ -189,8 +189,8 @@ func execRealDocker(args []string, why error) int {
 		if err != nil || statErr != nil || !info.Mode().IsRegular() || info.Mode()&0o111 == 0 || os.SameFile(self, info) {
 			continue
 		}
-		if doubt, _ := trust.Check(path, trust.RootOnly); os.Geteuid() == 0 && doubt != nil {
-			refused = fmt.Sprintf(" that root may trust: %s %s", doubt.Path, doubt.Why)
+		if violation, _ := trust.Check(path, trust.RootOnly); os.Geteuid() == 0 && violation != nil {
+			refused = fmt.Sprintf(" that root may trust: %s %s", violation.Path, violation.Why)
 			continue
 		}
 		if err := syscall.Exec(path, append([]string{"docker"}, args...), os.Environ()); err != nil {
@@ -247,8 +247,8 @@ func mayUseEngine(socket string, opts sandbox.Options) error {
 	}
 	for _, dir := range []string{opts.Home, opts.Dir} {
 		// A missing directory is no error if only root can make it.
-		if doubt, _ := trust.Check(dir, trust.RootOnly); doubt != nil {
-			return fmt.Errorf("cannot use the sandboxes of %s as root: %s %s; run this as the agent's user, or with the service (HINIT_SANDBOX=1)", dir, doubt.Path, doubt.Why)
+		if violation, _ := trust.Check(dir, trust.RootOnly); violation != nil {
+			return fmt.Errorf("cannot use the sandboxes of %s as root: %s %s; run this as the agent's user, or with the service (HINIT_SANDBOX=1)", dir, violation.Path, violation.Why)
 		}
 	}
 	return nil

@@ -30,10 +30,10 @@ func TestOutputThatCouldNotBeWrittenWasNoFailure(t *testing.T) {
 		code := Program{func(string) (sandbox.FullEngine, error) { return controlCharEngine{}, nil }}.Run(append([]string{"hinit-sandbox"}, strings.Fields(words)...))
 		os.Stdout, os.Stderr = stdout, stderr
 		_ = w.Close()
-		said, _ := io.ReadAll(r)
+		output, _ := io.ReadAll(r)
 		_ = r.Close()
-		if code != cmdline.ExitFailed || !strings.Contains(string(said), "no space left on device") {
-			t.Errorf("hinit sandbox %s: code %d, %q", words, code, said)
+		if code != cmdline.ExitFailed || !strings.Contains(string(output), "no space left on device") {
+			t.Errorf("hinit sandbox %s: code %d, %q", words, code, output)
 		}
 	}
 }

@@ -145,14 +145,14 @@ const engineRetryInterval = 2 * time.Second
 // awaitEngine waits until the engine answers, because hinit may start before the engine. It returns no error in the meantime:
 // the service would end, and hinit would only start it again.
 func awaitEngine(ctx context.Context, engine sandbox.Engine, say func(string, ...any)) (policy.PathTranslator, error) {
-	for told := false; ; told = true {
+	for reported := false; ; reported = true {
 		places, err := policy.NewPathTranslator(ctx, engine)
 		if err == nil {
 			if _, err = engine.Info(ctx); err == nil {
 				return places, nil
 			}
 		}
-		if !told {
+		if !reported {
 			say("waits for the container engine: %v", err)
 		}
 		if !pause.For(ctx, engineRetryInterval) {
@@ -233,21 +233,21 @@ func readSettings(args []string, lookup func(string) (string, bool), out io.Writ
 	}
 	f := cmdline.NewFlagSet(verb.Name)
 	s.defineFlags(f)
-	var wrong error
+	var problem error
 	f.VisitAll(func(option *flag.Flag) {
 		name := strings.ToUpper("hinit_sandbox_" + option.Name)
 		option.Usage += fmt.Sprintf(" (%s; default: %q)", name, option.DefValue)
 		if value, _ := lookup(name); value != "" {
 			if err := option.Value.Set(value); err != nil {
-				wrong = fmt.Errorf("%s is %q: %w", name, value, err)
+				problem = fmt.Errorf("%s is %q: %w", name, value, err)
 			}
 		}
 	})
 	if _, code, ok = verb.Parse(f, args, 0, 0, out, os.Stderr); !ok {
 		return s, code, false
 	}
-	if wrong = cmp.Or(wrong, s.check()); wrong != nil {
-		fmt.Fprintf(os.Stderr, "cannot serve sandboxes: %v; see: hinit sandbox serve --help\n", wrong)
+	if problem = cmp.Or(problem, s.check()); problem != nil {
+		fmt.Fprintf(os.Stderr, "cannot serve sandboxes: %v; see: hinit sandbox serve --help\n", problem)
 		return s, cmdline.ExitUsage, false
 	}
 	s.policy.Memory, s.policy.PrivateRoot = s.memory<<20, s.rootMode != ""

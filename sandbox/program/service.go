@@ -127,7 +127,7 @@ const maxProfileCommands = 128
 
 // dropIdleTenants drops the tenants without a request in progress whose last request is at least the time after ago. It reports
 // whether tenants are left. The caller holds the lock.
-func (h *service) dropIdleTenants(after time.Duration) (left bool) {
+func (h *service) dropIdleTenants(after time.Duration) (remaining bool) {
 	for k, t := range h.tenants {
 		if t.requests == 0 && time.Since(t.lastRequest) >= after {
 			delete(h.tenants, k) // The tenant's containers keep running.

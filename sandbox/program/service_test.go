@@ -134,18 +134,18 @@ func TestAMillionNamesFilledTheServicesMemory(t *testing.T) {
 	}
 	defer done()
 	ctx, cancel := context.WithCancel(t.Context())
-	var said []string
+	var messages []string
 	errs := writerFunc(func(text []byte) {
-		if said = append(said, string(text)); len(said) != engine.n && ctx.Err() == nil {
-			t.Errorf("%d errors are written after %d names", len(said), engine.n)
+		if messages = append(messages, string(text)); len(messages) != engine.n && ctx.Err() == nil {
+			t.Errorf("%d errors are written after %d names", len(messages), engine.n)
 		}
-		if len(said) == 3 {
+		if len(messages) == 3 {
 			cancel() // The caller has disconnected.
 		}
 	})
 	code := runRequest(ctx, one.manager, daemon.Request{Args: append([]string{"rm"}, strings.Fields(strings.Repeat("x ", 100_000))...)}, nil, daemon.Streams{Out: io.Discard, Err: errs})
-	if code != cmdline.ExitUnknown || engine.n > 4 || !strings.Contains(said[0], `cannot find "x": no such sandbox`) {
-		t.Errorf("code %d after %d names: %.200q", code, engine.n, said[0])
+	if code != cmdline.ExitUnknown || engine.n > 4 || !strings.Contains(messages[0], `cannot find "x": no such sandbox`) {
+		t.Errorf("code %d after %d names: %.200q", code, engine.n, messages[0])
 	}
 }
 

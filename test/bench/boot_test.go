@@ -191,14 +191,14 @@ func (v *volume) foreign(tb testing.TB) int {
 	return n
 }
 
-type booted struct {
+type bootedInit struct {
 	v            *volume
 	cmd          *exec.Cmd
 	untilRunning time.Duration
 }
 
 // boot starts the init and waits until a gateway reports that it runs.
-func (v *volume) boot(tb testing.TB) *booted {
+func (v *volume) boot(tb testing.TB) *bootedInit {
 	tb.Helper()
 	config := fmt.Sprintf(`home: %s
 agent: {user: "%d:%d", binary: %s}
@@ -219,13 +219,13 @@ boot: {hooks: []}
 		tb.Fatal(err)
 	}
 	w.Close()
-	b := &booted{v: v, cmd: cmd}
-	var said strings.Builder
+	b := &bootedInit{v: v, cmd: cmd}
+	var output strings.Builder
 	if err := r.SetReadDeadline(begin.Add(patience)); err != nil {
 		tb.Fatal(err)
 	}
 	for lines := bufio.NewScanner(r); lines.Scan(); {
-		said.WriteString(lines.Text() + "\n")
+		output.WriteString(lines.Text() + "\n")
 		if strings.Contains(lines.Text(), "gateway of profile") && strings.HasSuffix(lines.Text(), "is running") {
 			b.untilRunning = time.Since(begin)
 			break
@@ -233,7 +233,7 @@ boot: {hooks: []}
 	}
 	if b.untilRunning == 0 {
 		b.kill()
-		tb.Fatalf("no gateway is running:\n%s", said.String())
+		tb.Fatalf("no gateway is running:\n%s", output.String())
 	}
 	_ = r.SetReadDeadline(time.Time{})
 	go func() { // This goroutine reads the container's console until the container ends.
@@ -248,7 +248,7 @@ boot: {hooks: []}
 }
 
 // kill ends the container and all its processes at once.
-func (b *booted) kill() {
+func (b *bootedInit) kill() {
 	_ = b.cmd.Process.Kill()
 	_ = b.cmd.Wait()
 }
@@ -261,7 +261,7 @@ type repair struct {
 }
 
 // repair returns the init's progress in repairing file owners.
-func (b *booted) repair(tb testing.TB) *repair {
+func (b *bootedInit) repair(tb testing.TB) *repair {
 	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()

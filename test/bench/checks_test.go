@@ -50,10 +50,10 @@ func BenchmarkFiveHundredChecks(b *testing.B) {
 		with, without := supervise(b, hinit, filepath.Join(dir, "with"), port), supervise(b, hinit, filepath.Join(dir, "without"), "")
 		time.Sleep(checkWarm)
 		wakes, others, dialing := switches(b, with), switches(b, without), switches(b, dialer.Process.Pid)
-		cpu, otherCPU, dialingCPU := used(b, with), used(b, without), used(b, dialer.Process.Pid)
+		cpu, otherCPU, dialingCPU := processorTimeMS(b, with), processorTimeMS(b, without), processorTimeMS(b, dialer.Process.Pid)
 		time.Sleep(checkFor)
 		wakes, others, dialing = switches(b, with)-wakes, switches(b, without)-others, switches(b, dialer.Process.Pid)-dialing
-		cpu, otherCPU, dialingCPU = used(b, with)-cpu, used(b, without)-otherCPU, used(b, dialer.Process.Pid)-dialingCPU
+		cpu, otherCPU, dialingCPU = processorTimeMS(b, with)-cpu, processorTimeMS(b, without)-otherCPU, processorTimeMS(b, dialer.Process.Pid)-dialingCPU
 		b.ReportMetric((cpu-otherCPU)/checkFor.Seconds(), "cpu-ms/s")
 		b.ReportMetric(dialingCPU/checkFor.Seconds(), "dialer-cpu-ms/s")
 		b.ReportMetric(float64(dialing)/checkFor.Seconds(), "dialer-switches/s")
@@ -101,7 +101,7 @@ func supervise(b *testing.B, hinit, dir, port string) int {
 // anonymous returns the anonymous memory of a process, in KiB.
 func anonymous(b *testing.B, pid int) int {
 	b.Helper()
-	return field(b, fmt.Sprintf("/proc/%d/status", pid), "RssAnon:")
+	return numberField(b, fmt.Sprintf("/proc/%d/status", pid), "RssAnon:")
 }
 
 // switches counts the voluntary context switches of all threads of a process.
@@ -112,12 +112,12 @@ func switches(b *testing.B, pid int) (sum int) {
 		b.Fatalf("process %d is gone (%v)", pid, err)
 	}
 	for _, task := range tasks {
-		sum += field(b, task, "voluntary_ctxt_switches:")
+		sum += numberField(b, task, "voluntary_ctxt_switches:")
 	}
 	return sum
 }
 
-func field(b *testing.B, path, name string) int {
+func numberField(b *testing.B, path, name string) int {
 	b.Helper()
 	data, err := os.ReadFile(path)
 	if err != nil {

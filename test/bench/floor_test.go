@@ -79,7 +79,7 @@ func BenchmarkFloorOfMemory(b *testing.B) {
 	for b.Loop() {
 		pid := startServices(b, hinit, dir, 10, "0:0")
 		awaitChildren(b, pid, 10)
-		time.Sleep(atRest)
+		time.Sleep(settleTime)
 		tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 		if err != nil {
 			b.Fatal(err)
@@ -116,8 +116,8 @@ func BenchmarkFloorOfStarts(b *testing.B) {
 			}
 			pid := startServices(b, hinit, home, n, user+more)
 			children := awaitChildren(b, pid, n)
-			time.Sleep(atRest)
-			return used(b, append(children, pid)...)
+			time.Sleep(settleTime)
+			return processorTimeMS(b, append(children, pid)...)
 		}
 		return (took(startedServices+1) - took(1)) / startedServices
 	}
@@ -127,9 +127,9 @@ func BenchmarkFloorOfStarts(b *testing.B) {
 			b.Fatal(err)
 		}
 		files := []uintptr{null.Fd(), null.Fd(), null.Fd()}
-		b.ReportMetric(loop(b, &syscall.ProcAttr{Files: files}), "loop-ms")
-		b.ReportMetric(loop(b, &syscall.ProcAttr{Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}), "loop-session-ms")
-		b.ReportMetric(loop(b, &syscall.ProcAttr{Files: files, Sys: &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: agentID, Gid: agentID}}}), "loop-session-user-ms")
+		b.ReportMetric(timeStarts(b, &syscall.ProcAttr{Files: files}), "loop-ms")
+		b.ReportMetric(timeStarts(b, &syscall.ProcAttr{Files: files, Sys: &syscall.SysProcAttr{Setsid: true}}), "loop-session-ms")
+		b.ReportMetric(timeStarts(b, &syscall.ProcAttr{Files: files, Sys: &syscall.SysProcAttr{Setsid: true, Credential: &syscall.Credential{Uid: agentID, Gid: agentID}}}), "loop-session-user-ms")
 		b.ReportMetric(supervised("0:0", ", log: false"), "hinit-ms")
 		b.ReportMetric(supervised("0:0", ""), "hinit-log-ms")
 		b.ReportMetric(supervised(fmt.Sprintf("%d:%d", agentID, agentID), ""), "hinit-log-user-ms")
@@ -149,7 +149,7 @@ func BenchmarkRest(b *testing.B) {
 			pids[n] = startProfiles(b, hinit, filepath.Join(dir, strconv.Itoa(n)), n)
 			awaitChildren(b, pids[n], n)
 		}
-		time.Sleep(2 * atRest)
+		time.Sleep(2 * settleTime)
 		before := map[int]int{}
 		for n, pid := range pids {
 			before[n] = switches(b, pid)
@@ -197,7 +197,7 @@ func startServices(b *testing.B, hinit, dir string, n int, user string) int {
 	for i := range n {
 		fmt.Fprintf(&file, "  s%d: {command: [sleep, \"10000\"], user: %s}\n", i, user)
 	}
-	return begin(b, dir, file.String(), hinit, "run", "-c", dir+"/hinit.yaml")
+	return startProgram(b, dir, file.String(), hinit, "run", "-c", dir+"/hinit.yaml")
 }
 
 // startProfiles starts hinit as an init with n idle gateways, and returns its pid.
@@ -223,12 +223,12 @@ control: {socket: %[1]s/control.sock}
 boot: {hooks: []}
 `, dir)
 	b.Setenv("HINIT_CONFIG", dir+"/hinit.yaml")
-	return begin(b, dir, config, hinit, "init", "gateway", "run")
+	return startProgram(b, dir, config, hinit, "init", "gateway", "run")
 }
 
-// begin starts a program with a configuration, and returns its pid. The program ends with the
+// startProgram starts a program with a configuration, and returns its pid. The program ends with the
 // benchmark.
-func begin(b *testing.B, dir, config string, argv ...string) int {
+func startProgram(b *testing.B, dir, config string, argv ...string) int {
 	b.Helper()
 	if err := os.WriteFile(dir+"/hinit.yaml", []byte(config), 0o600); err != nil {
 		b.Fatal(err)
@@ -268,10 +268,10 @@ func awaitChildren(b *testing.B, pid, n int) (sleepers []int) {
 	return nil
 }
 
-// loop starts sleep many times, and returns the processor time of one start in ms.
-func loop(b *testing.B, attr *syscall.ProcAttr) float64 {
+// timeStarts starts sleep many times, and returns the processor time of one start in ms.
+func timeStarts(b *testing.B, attr *syscall.ProcAttr) float64 {
 	b.Helper()
-	before := used(b, os.Getpid())
+	before := processorTimeMS(b, os.Getpid())
 	children := make([]int, startedServices)
 	for i := range children {
 		var err error
@@ -279,9 +279,9 @@ func loop(b *testing.B, attr *syscall.ProcAttr) float64 {
 			b.Fatal(err)
 		}
 	}
-	took := used(b, os.Getpid()) - before
+	took := processorTimeMS(b, os.Getpid()) - before
 	time.Sleep(time.Second)
-	took += used(b, children...)
+	took += processorTimeMS(b, children...)
 	for _, child := range children {
 		_ = syscall.Kill(child, syscall.SIGKILL)
 		_, _ = syscall.Wait4(child, nil, 0, nil)
@@ -289,8 +289,8 @@ func loop(b *testing.B, attr *syscall.ProcAttr) float64 {
 	return took / startedServices
 }
 
-// used returns the processor time of all threads of processes, in ms.
-func used(b *testing.B, pids ...int) (ms float64) {
+// processorTimeMS returns the processor time of all threads of processes, in ms.
+func processorTimeMS(b *testing.B, pids ...int) (ms float64) {
 	b.Helper()
 	for _, pid := range pids {
 		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
@@ -309,5 +309,5 @@ func used(b *testing.B, pids ...int) (ms float64) {
 // pss returns the proportional set size of a process, in MB.
 func pss(b *testing.B, pid int) float64 {
 	b.Helper()
-	return float64(field(b, fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")) / 1024
+	return float64(numberField(b, fmt.Sprintf("/proc/%d/smaps_rollup", pid), "Pss:")) / 1024
 }

@@ -22,7 +22,7 @@ const (
 	isolatedProfiles = 500
 	isolatedStarts   = 300 // Number of starts in each mode.
 	// Idle time before the memory of PID 1 is read; PID 1 gives pages back 2.5 s after the boot.
-	atRest = 4 * time.Second
+	settleTime = 4 * time.Second
 )
 
 // isolationModes are measured in turns. The others are compared with the first one.
@@ -208,18 +208,18 @@ func (g gateway) boot(b *testing.B, bin, mode string) (until time.Duration, kib 
 	if err := r.SetReadDeadline(begin.Add(4 * patience)); err != nil {
 		b.Fatal(err)
 	}
-	var said strings.Builder
+	var output strings.Builder
 	running := 0
-	for lines := bufio.NewScanner(io.TeeReader(r, &said)); running < isolatedProfiles && lines.Scan(); {
+	for lines := bufio.NewScanner(io.TeeReader(r, &output)); running < isolatedProfiles && lines.Scan(); {
 		if strings.Contains(lines.Text(), "ib-") && strings.Contains(lines.Text(), g.runs) {
 			running++
 		}
 	}
 	until = time.Since(begin)
 	if running < isolatedProfiles {
-		text := said.String()
+		text := output.String()
 		b.Fatalf("%s: %d of %d gateways are running:\n%s", mode, running, isolatedProfiles, text[:min(len(text), 4000)])
 	}
-	time.Sleep(atRest)
+	time.Sleep(settleTime)
 	return until, anonymous(b, cmd.Process.Pid)
 }

@@ -18,7 +18,7 @@ const limits = "memory: {high: 96MiB, max: 128MiB}\n  cpu: {weight: 50}\n  pids:
 // TestEachProfileHasItsOwnControlGroup checks that each gateway has its own control group with its
 // limits, and that the status says so.
 func TestEachProfileHasItsOwnControlGroup(t *testing.T) {
-	c := begin(t, options{
+	c := startContainer(t, options{
 		agent: limits, profiles: map[string]string{"coder": "", "writer": "", "vital": ""},
 		config: "profiles: {vital: {cpu: {weight: 900}, pids: {max: 90}, memory: {max: 100MiB}}}\n",
 		limits: map[string]string{"memory.max": "300000000", "cpu.max": "200000 100000", "pids.max": "500"}, env: []string{"GODEBUG=schedtrace=1000"},
@@ -55,7 +55,7 @@ func TestEachProfileHasItsOwnControlGroup(t *testing.T) {
 // TestAStopEndsAForkBomb checks that a fork bomb reaches its gateway's limit, that a stop ends all
 // of it, and that other gateways keep running.
 func TestAStopEndsAForkBomb(t *testing.T) {
-	c := begin(t, options{
+	c := startContainer(t, options{
 		agent: limits, profiles: map[string]string{"coder": ""},
 		scripts: map[string]string{"bomb": "b() { (b & b &) 2>/dev/null; }\nb\nwhile :; do b; done\n"},
 	})
@@ -82,7 +82,7 @@ func TestAStopEndsAForkBomb(t *testing.T) {
 // TestAGatewayWithTooMuchMemoryEndsAlone checks that only the gateway that reaches its memory.max
 // is killed, and that the status and an event name it.
 func TestAGatewayWithTooMuchMemoryEndsAlone(t *testing.T) {
-	c := begin(t, options{
+	c := startContainer(t, options{
 		agent: limits, profiles: map[string]string{"coder": "", "writer": "", "eater": "oom=200"},
 		config: "profiles: {eater: {memory: {high: 0, max: 48MiB}}}\n",
 		limits: map[string]string{"memory.max": "300000000", "memory.oom.group": "1"},
@@ -100,7 +100,7 @@ func TestAGatewayWithTooMuchMemoryEndsAlone(t *testing.T) {
 // TestReadOnlyControlGroupsAreTold checks that hinit reports read-only control groups, measures
 // memory itself, and still counts the kernel's kills.
 func TestReadOnlyControlGroupsAreTold(t *testing.T) {
-	c := begin(t, options{
+	c := startContainer(t, options{
 		readOnly: true, agent: limits, profiles: map[string]string{"coder": "", "eater": "oom=200"},
 		config: "profiles: {coder: {priority: critical}, eater: {priority: critical, memory: {high: 0, max: 0}}}\n", limits: map[string]string{"memory.max": "100000000"},
 	})
@@ -131,7 +131,7 @@ func TestStartsWaitWhileMemoryStalls(t *testing.T) {
 	if unix.Access("/proc/pressure/memory", unix.R_OK) != nil {
 		t.Skip("the kernel does not measure pressure (PSI)")
 	}
-	c := begin(t, options{
+	c := startContainer(t, options{
 		profiles: map[string]string{"slow": "oom=400", "late": "", "vital": ""}, scripts: map[string]string{"fill": fill}, limits: map[string]string{"memory.max": "250000000"},
 		config: "profiles: {slow: {memory: {high: 36MiB}}, fill: {priority: critical}, vital: {priority: critical}}\n",
 	})

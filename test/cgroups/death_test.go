@@ -13,7 +13,7 @@ import (
 // TestTheKernelEndsAWholeContainer checks the termination message and the next start after the
 // kernel killed the whole container (memory.oom.group).
 func TestTheKernelEndsAWholeContainer(t *testing.T) {
-	c := begin(t, options{
+	c := startContainer(t, options{
 		profiles: map[string]string{"coder": "", "eater": "oom=300"}, config: "profiles: {coder: {priority: critical}, eater: {priority: critical}}\n",
 		limits: map[string]string{"memory.max": "120000000", "memory.oom.group": "1"},
 	})
@@ -33,7 +33,7 @@ func TestTheKernelEndsAWholeContainer(t *testing.T) {
 // TestTheKernelEndsPID1Last checks that the kernel kills every gateway and the CMD before PID 1. An
 // unkillable command fills a tmpfs.
 func TestTheKernelEndsPID1Last(t *testing.T) {
-	c := begin(t, options{profiles: map[string]string{"coder": ""}, config: "profiles: {coder: {priority: critical}}\n", limits: map[string]string{"memory.max": "80000000"}})
+	c := startContainer(t, options{profiles: map[string]string{"coder": ""}, config: "profiles: {coder: {priority: critical}}\n", limits: map[string]string{"memory.max": "80000000"}})
 	c.start("coder")
 	exec := exec.Command("/bin/sh", "-c", `echo 0 >"$0/cgroup.procs"; echo -999 >/proc/self/oom_score_adj; exec cat /dev/zero >"/proc/$1/root/run/full"`, c.group, strconv.Itoa(c.cmd.Process.Pid))
 	c.check(exec.Start())

@@ -131,7 +131,7 @@ const gateway = `#!/bin/sh
 exec "$1" -p "$2" gateway run --replace
 `
 
-func begin(t *testing.T, o options) *container {
+func startContainer(t *testing.T, o options) *container {
 	t.Helper()
 	group := newGroup(t)
 	dir, err := os.MkdirTemp("/var/tmp", "hinit-cgroups-") //nolint:usetesting // the agent's user has to enter this directory

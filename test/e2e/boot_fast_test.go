@@ -43,7 +43,7 @@ func requireHermes(t *testing.T) string {
 // runAndCapture runs a container to its end and returns both output streams.
 func runAndCapture(t *testing.T, image string, options []string, cmd ...string) (out, stderr string) {
 	t.Helper()
-	r := docker(words([]string{"run", "--rm"}, options, image, cmd...)...)
+	r := docker(dockerRunArgs([]string{"run", "--rm"}, options, image, cmd...)...)
 	if r.code != 0 {
 		t.Fatal(r)
 	}

@@ -57,7 +57,7 @@ stat -c %u:%g /opt/data/written /opt/data/cron /opt/data/logs/gateways | sort -u
 // before the change.
 func TestRemapGateway(t *testing.T) {
 	parallel(t)
-	c := start(t, setup{options: []string{"-e", "PUID=1000", "-e", "PGID=1000"}, files: three()}, "gateway", "run")
+	c := start(t, setup{options: []string{"-e", "PUID=1000", "-e", "PGID=1000"}, files: threeProfiles()}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-coder")
 	gateway, _ := c.status().find("gateway-coder")
 	if owner := c.mustExec("stat", "-c", "%u:%g", fmt.Sprintf("/proc/%d", gateway.PID)); owner != "1000:1000" {

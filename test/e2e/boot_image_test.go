@@ -82,7 +82,7 @@ func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			parallel(t)
-			r := docker(words([]string{"run", "--rm"}, tt.options, tt.image, "echo", "the CMD")...)
+			r := docker(dockerRunArgs([]string{"run", "--rm"}, tt.options, tt.image, "echo", "the CMD")...)
 			if ended := r.code != 0 && !strings.Contains(r.out, "the CMD") && strings.Contains(r.err, "fatal: stopping the container"); ended != tt.ends || !strings.Contains(r.err, tt.said) {
 				t.Errorf("ended: %v, want %v: %v", ended, tt.ends, r)
 			}
@@ -96,11 +96,11 @@ func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
 	image := requireHermes(t)
 	for name, mount := range map[string]string{"of root": "/opt/data:ro", "of another user": "/opt/data:ro,uid=1999"} {
 		r := docker("run", "--rm", "--label", runLabel, "--tmpfs", mount, image, "true")
-		said := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // The agent's own scripts fail on a read-only volume.
+		messages := slices.DeleteFunc(linesWith(r.err, "[stage2] Warning", "[hinit] warning"), func(line string) bool { // The agent's own scripts fail on a read-only volume.
 			return strings.Contains(line, ".py failed")
 		})
-		if r.code != 0 || len(said) != 1 || !strings.Contains(said[0], "mount it without :ro") {
-			t.Errorf("%s: %q: %v", name, said, r)
+		if r.code != 0 || len(messages) != 1 || !strings.Contains(messages[0], "mount it without :ro") {
+			t.Errorf("%s: %q: %v", name, messages, r)
 		}
 	}
 }

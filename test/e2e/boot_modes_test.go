@@ -25,13 +25,13 @@ func minimal(t *testing.T) []string {
 	return strings.Fields(string(line[1]))
 }
 
-// giving lists the additional capabilities that hinit needs to change owners of foreign files.
-var giving = []string{"--cap-add", "CHOWN", "--cap-add", "DAC_OVERRIDE"}
+// chownCapabilities lists the additional capabilities that hinit needs to change owners of foreign files.
+var chownCapabilities = []string{"--cap-add", "CHOWN", "--cap-add", "DAC_OVERRIDE"}
 
 // TestMinimalCapabilities checks all features with the capabilities that the documentation calls the minimum.
 func TestMinimalCapabilities(t *testing.T) {
 	parallel(t)
-	c := start(t, setup{options: slices.Concat(minimal(t), []string{"--security-opt", "no-new-privileges"}), files: three()}, "gateway", "run")
+	c := start(t, setup{options: slices.Concat(minimal(t), []string{"--security-opt", "no-new-privileges"}), files: threeProfiles()}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-coder")
 	c.awaitHealthy()
 	for _, step := range [][]string{
@@ -88,11 +88,11 @@ chmod 600 profiles/coder/gateway_state.json
 chmod 700 profiles/coder/deep`
 
 // TestGivingCapabilities checks the repair of root's volume with the minimum and the capabilities
-// in giving.
+// in chownCapabilities.
 func TestGivingCapabilities(t *testing.T) {
 	parallel(t)
 	volume := newVolume(t, foreign)
-	c := start(t, setup{options: slices.Concat(minimal(t), giving, []string{"-e", "PUID=1000", "-v", volume + ":/opt/data:nocopy"})}, "gateway", "run")
+	c := start(t, setup{options: slices.Concat(minimal(t), chownCapabilities, []string{"-e", "PUID=1000", "-v", volume + ":/opt/data:nocopy"})}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-coder")
 	c.awaitOwned("1000", "/opt/data/profiles", "/opt/data/cron")
 	c.awaitRepair()
@@ -124,8 +124,8 @@ func TestNoCapabilitiesAsRoot(t *testing.T) {
 	}
 }
 
-// timeline checks that the log and the status list each boot step with its duration.
-func timeline(t *testing.T, c *container) {
+// checkTimeline checks that the log and the status list each boot step with its duration.
+func checkTimeline(t *testing.T, c *container) {
 	want := []string{"control", "s6", "home", "ownership", "directories", "seeds", "bootstrap", "browser", "wait", "services", "profiles", "other"}
 	var got []string
 	c.awaitStderr("[hinit] boot: ") // The boot ends a moment after the gateway is up.

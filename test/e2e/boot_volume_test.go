@@ -131,7 +131,7 @@ func TestHomeOverride(t *testing.T) {
 // gateway needs before the gateway starts (contract, section 2.1, steps 5 and 6).
 func TestRepair(t *testing.T) {
 	parallel(t)
-	c := start(t, setup{files: three()}, "gateway", "run")
+	c := start(t, setup{files: threeProfiles()}, "gateway", "run")
 	c.awaitUp("gateway-default", "gateway-coder")
 	c.mustExec("sh", "-ec", `cd /opt/data
 mkdir -p profiles/coder/deep/er cron/jobs platforms/pairing

@@ -43,9 +43,9 @@ type setup struct {
 	image   string            // Image; "" for the demo.
 }
 
-// words returns the arguments of docker run or create. The container shares the host's network
+// dockerRunArgs returns the arguments of docker run or create. The container shares the host's network
 // unless it needs its own, because a network doubles the engine's processor time.
-func words(verb, options []string, image string, cmd ...string) []string {
+func dockerRunArgs(verb, options []string, image string, cmd ...string) []string {
 	args := append(verb, "--label", runLabel)
 	networked := func(w string) bool {
 		return strings.HasPrefix(w, "--network") || strings.HasPrefix(w, "--hostname") || w == "-p" || w == "--name" || strings.Contains(w, "DASHBOARD") || w == "dashboard"
@@ -59,7 +59,7 @@ func words(verb, options []string, image string, cmd ...string) []string {
 // runContainer runs a container with docker run --rm.
 func runContainer(t *testing.T, options []string, cmd ...string) result {
 	t.Helper()
-	return docker(words([]string{"run", "--rm"}, options, requireImage(t), cmd...)...)
+	return docker(dockerRunArgs([]string{"run", "--rm"}, options, requireImage(t), cmd...)...)
 }
 
 // create creates a container without starting it.
@@ -68,7 +68,7 @@ func create(t *testing.T, s setup, cmd ...string) *container {
 	if s.image == "" {
 		s.image = requireImage(t)
 	}
-	c := &container{t: t, id: mustDocker(t, words([]string{"create"}, s.options, s.image, cmd...)...)}
+	c := &container{t: t, id: mustDocker(t, dockerRunArgs([]string{"create"}, s.options, s.image, cmd...)...)}
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, stderr := c.logs()
@@ -345,8 +345,8 @@ func (s status) set() map[string]string {
 	return states
 }
 
-// enoughMisses is the number of failed socket requests after which look uses docker exec.
-const enoughMisses = 8
+// maxSocketMisses is the number of failed socket requests after which look uses docker exec.
+const maxSocketMisses = 8
 
 // readStatus requests the status, from the control socket if possible, because docker exec costs fifty
 // times the processor time.
@@ -361,7 +361,7 @@ func (c *container) readStatus() (status, error) {
 			text, err := json.Marshal(st)
 			return s, errors.Join(err, json.Unmarshal(text, &s))
 		}
-		if c.misses++; c.misses < enoughMisses && os.Geteuid() == 0 {
+		if c.misses++; c.misses < maxSocketMisses && os.Geteuid() == 0 {
 			return s, err
 		}
 	}
@@ -400,7 +400,7 @@ func (c *container) hostPID(ctx context.Context) int {
 
 func (c *container) status() status {
 	c.t.Helper()
-	c.misses = enoughMisses
+	c.misses = maxSocketMisses
 	s, err := c.readStatus()
 	if err != nil {
 		c.t.Fatal(err)

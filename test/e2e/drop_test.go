@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// privilegeDrop runs the agent's command as root with docker exec (contract, sections 11 and 12).
-func privilegeDrop(t *testing.T, c *container) {
+// checkPrivilegeDrop runs the agent's command as root with docker exec (contract, sections 11 and 12).
+func checkPrivilegeDrop(t *testing.T, c *container) {
 	owner := func(options []string) string {
 		t.Helper()
 		c.mustExec("rm", "-f", "/opt/data/config.yaml")

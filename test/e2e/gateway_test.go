@@ -6,9 +6,9 @@ import (
 	"testing"
 )
 
-// gatewayRun checks "gateway run" as the container's command: a supervised gateway and one sleep
+// checkGatewayRun checks "gateway run" as the container's command: a supervised gateway and one sleep
 // process (contract, section 3.1).
-func gatewayRun(t *testing.T, c *container) {
+func checkGatewayRun(t *testing.T, c *container) {
 	c.awaitUp("gateway-default")
 	c.awaitStderr("s6 supervision", "--no-supervise", "HERMES_GATEWAY_NO_SUPERVISE=1")
 	eventually(t, settle, func() error { // A process of Docker's health check may run for a moment.
@@ -21,9 +21,9 @@ func gatewayRun(t *testing.T, c *container) {
 	})
 }
 
-// cmdline checks the words in process 1's command line for which agents search (contract, section
+// checkCmdline checks the words in process 1's command line for which agents search (contract, section
 // 3.2).
-func cmdline(t *testing.T, c *container) {
+func checkCmdline(t *testing.T, c *container) {
 	if argv := c.mustExec("sh", "-c", "tr '\\0' ' ' </proc/1/cmdline"); argv != "/init /opt/hermes/docker/main-wrapper.sh gateway run" {
 		t.Errorf("/proc/1/cmdline: %q", argv)
 	}
@@ -32,7 +32,7 @@ func cmdline(t *testing.T, c *container) {
 // TestGatewayBehindTini checks the entrypoint of older images.
 func TestGatewayBehindTini(t *testing.T) {
 	parallel(t)
-	gatewayRun(t, start(t, setup{options: []string{"--entrypoint", "/usr/bin/tini"}}, "-g", "--", "gateway", "run"))
+	checkGatewayRun(t, start(t, setup{options: []string{"--entrypoint", "/usr/bin/tini"}}, "-g", "--", "gateway", "run"))
 }
 
 // subtest is one of several tests in the same container.
@@ -53,8 +53,8 @@ func (c *container) runSubtests(parts ...subtest) {
 func TestGatewayRun(t *testing.T) {
 	parallel(t)
 	start(t, setup{}, "gateway", "run").runSubtests(
-		subtest{"processes", gatewayRun}, subtest{"command line", cmdline}, subtest{"timeline", timeline}, subtest{"docker exec", dockerExec},
-		subtest{"the upgrade page", upgradePage}, subtest{"the screen", theScreen},
+		subtest{"processes", checkGatewayRun}, subtest{"command line", checkCmdline}, subtest{"timeline", checkTimeline}, subtest{"docker exec", checkDockerExec},
+		subtest{"the upgrade page", checkUpgradePage}, subtest{"the screen", checkTopScreen},
 	)
 }
 

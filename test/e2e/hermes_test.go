@@ -96,8 +96,8 @@ func TestTargetHermes(t *testing.T) {
 	}
 }
 
-// paths checks the image's paths on which external tools rely (contract, section 1).
-func paths(t *testing.T, c *container) {
+// checkImagePaths checks the image's checkImagePaths on which external tools rely (contract, section 1).
+func checkImagePaths(t *testing.T, c *container) {
 	want := map[string]string{
 		"/tmp": "root:root 1777", "/opt/data": "hermes:hermes 755", "/opt/hermes": "root:root 755",
 		"/opt/hermes/bin/hermes": "root:root 755", "/opt/hermes/.venv/bin/hermes": "root:root 755", "/init": "root:root 755",

@@ -57,7 +57,7 @@ func buildTarget(target, tag string, args ...string) (string, error) {
 	return tag, build(dir, tag, args...)
 }
 
-// imageTag returns an image name of this run. sweep finds images by name.
+// imageTag returns an image name of this run. removeLeftoverContainers finds images by name.
 func imageTag(kind string) string { return "hinit-e2e-" + runID + ":" + kind }
 
 // buildTime limits the time of a build, for an engine that hangs.

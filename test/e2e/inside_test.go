@@ -174,17 +174,17 @@ func (c *container) logs() (out, stderr string) {
 	r, err := askEngine(ctx, "/containers/"+c.id+"/logs?stdout=1&stderr=1")
 	if err == nil {
 		defer r.Body.Close()
-		if out, stderr, err = streams(r.Body); err == nil && r.StatusCode == http.StatusOK {
+		if out, stderr, err = splitStreams(r.Body); err == nil && r.StatusCode == http.StatusOK {
 			return out, stderr
 		}
 	}
-	said := docker("logs", c.id)
-	return said.out, said.err
+	output := docker("logs", c.id)
+	return output.out, output.err
 }
 
-// streams separates the two streams of a container without a terminal. Each piece has a header with
+// splitStreams separates the two splitStreams of a container without a terminal. Each piece has a header with
 // its stream and length.
-func streams(from io.Reader) (out, stderr string, err error) {
+func splitStreams(from io.Reader) (out, stderr string, err error) {
 	var texts [3]strings.Builder
 	for {
 		var head [8]byte

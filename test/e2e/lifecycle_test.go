@@ -6,13 +6,13 @@ import (
 	"testing"
 )
 
-// three returns the files of three profiles, two of which were running.
-func three() map[string]string {
+// threeProfiles returns the files of threeProfiles profiles, two of which were running.
+func threeProfiles() map[string]string {
 	return mergeProfiles(profile("default", "running"), profile("coder", "running"), profile("writer", "stopped"))
 }
 
-// dockerExec controls the container with docker exec, as root and as the agent's user.
-func dockerExec(t *testing.T, c *container) {
+// checkDockerExec controls the container with docker exec, as root and as the agent's user.
+func checkDockerExec(t *testing.T, c *container) {
 	for _, who := range []string{"root", "hermes", "10000:10000"} {
 		t.Run(who, func(t *testing.T) {
 			name := "p" + strings.ReplaceAll(who, ":", "-")
@@ -76,8 +76,8 @@ func dockerExec(t *testing.T, c *container) {
 	}
 }
 
-// agentCommands creates and removes a profile with the agent's own commands.
-func agentCommands(t *testing.T, c *container) {
+// checkAgentCommands creates and removes a profile with the agent's own commands.
+func checkAgentCommands(t *testing.T, c *container) {
 	c.mustExec("hermes", "profile", "create", "native")
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down", "gateway-native": "down"})
 	c.mustExec("hinit", "start", "native")
@@ -91,7 +91,7 @@ func agentCommands(t *testing.T, c *container) {
 
 func TestRestore(t *testing.T) {
 	parallel(t)
-	c := start(t, setup{files: three()}, "sleep", "100000")
+	c := start(t, setup{files: threeProfiles()}, "sleep", "100000")
 	want := map[string]string{"gateway-default": "up", "gateway-coder": "up", "gateway-writer": "down"}
 	c.awaitStates(want)
 	c.awaitUp("gateway-default", "gateway-coder")

@@ -26,16 +26,16 @@ func TestMain(m *testing.M) {
 	signal.Notify(interrupted, syscall.SIGINT, syscall.SIGTERM)
 	go func() {
 		<-interrupted
-		sweep()
+		removeLeftoverContainers()
 		os.Exit(1)
 	}()
 	code := m.Run()
-	sweep()
+	removeLeftoverContainers()
 	os.Exit(code)
 }
 
-// sweep removes everything that the tests and docker compose created.
-func sweep() {
+// removeLeftoverContainers removes everything that the tests and docker compose created.
+func removeLeftoverContainers() {
 	if !built.Load() {
 		return
 	}

@@ -74,11 +74,11 @@ func (r *reader) run(command string) string {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", "-c", r.here(command))
 	cmd.Dir = r.dir
-	said, err := cmd.CombinedOutput()
+	output, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		r.t.Fatal(err)
 	}
-	text := string(said)
+	text := string(output)
 	for name, ours := range r.names {
 		text = strings.ReplaceAll(text, ours, name)
 	}
@@ -95,26 +95,26 @@ func (r *reader) types(do func(command string)) {
 		if do != nil {
 			do(s.Command)
 		}
-		var said string
+		var output string
 		look := func() error {
-			said = r.run(s.Command)
+			output = r.run(s.Command)
 			// The loop repeats the command, as end-a-fork-bomb.md says.
-			for tries := 0; strings.HasPrefix(said, "OCI runtime exec failed") && tries < 20; tries++ {
-				said = r.run(s.Command)
+			for tries := 0; strings.HasPrefix(output, "OCI runtime exec failed") && tries < 20; tries++ {
+				output = r.run(s.Command)
 			}
 			if !s.Checked {
 				return nil
 			}
-			return pages.Same(s.Want, said)
+			return pages.Compare(s.Want, output)
 		}
 		err := look()
 		if err != nil && queryCommand.MatchString(s.Command+" ") {
 			err = poll(settle, look)
 		}
 		if err != nil {
-			r.t.Errorf("docs/%s:%d: %s\n%v; it printed:\n%s", r.page, s.Line, s.Command, err, said)
+			r.t.Errorf("docs/%s:%d: %s\n%v; it printed:\n%s", r.page, s.Line, s.Command, err, output)
 		}
-		pages.PIDs(s.Want, said, r.pids)
+		pages.PairPIDs(s.Want, output, r.pids)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestTheTutorialPrintsWhatItSays(t *testing.T) {
 func TestThePageAboutServicesPrintsWhatItSays(t *testing.T) {
 	parallel(t)
 	r := newReader(t, "how-to/add-a-service.md", "my")
-	yaml, err := pages.First(r.blocks(), "yaml", "heartbeat")
+	yaml, err := pages.FirstWith(r.blocks(), "yaml", "heartbeat")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,9 +222,9 @@ func TestThePageAboutReplacingS6PrintsWhatItSays(t *testing.T) {
 	if len(steps) != 2 || steps[1].Command != "echo $?" {
 		t.Fatalf("the page has %+v", steps)
 	}
-	said := r.run(steps[0].Command + "; echo $?")
-	if err := pages.Same(steps[0].Want+steps[1].Want, said); err != nil {
-		t.Errorf("%v; it printed:\n%s", err, said)
+	output := r.run(steps[0].Command + "; echo $?")
+	if err := pages.Compare(steps[0].Want+steps[1].Want, output); err != nil {
+		t.Errorf("%v; it printed:\n%s", err, output)
 	}
 }
 
@@ -237,7 +237,7 @@ func TestThePageAboutOtherAgentsWorks(t *testing.T) {
 	r := newReader(t, "how-to/host-another-agent.md", "my")
 	blocks := r.blocks()
 	for file, of := range map[string][2]string{"my-agent": {"sh", "my-agent PROFILE"}, "hinit.yaml": {"yaml", "agent:"}, "Dockerfile": {"dockerfile", "ARG BASE"}} {
-		text, err := pages.First(blocks, of[0], of[1])
+		text, err := pages.FirstWith(blocks, of[0], of[1])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -273,9 +273,9 @@ func TestThePageAboutCurlPrintsWhatItSays(t *testing.T) {
 		if strings.Contains(command, "follow=1") { // A command that follows does not end by itself.
 			command = "timeout 3 " + command
 		}
-		said := r.run(command)
-		if err := pages.Same(s.Want, said); s.Checked && err != nil {
-			t.Errorf("docs/%s:%d: %s\n%v; it printed:\n%s", r.page, s.Line, s.Command, err, said)
+		output := r.run(command)
+		if err := pages.Compare(s.Want, output); s.Checked && err != nil {
+			t.Errorf("docs/%s:%d: %s\n%v; it printed:\n%s", r.page, s.Line, s.Command, err, output)
 		}
 	}
 }

@@ -97,14 +97,14 @@ func TestTheAgentsCalls(t *testing.T) {
 	c.awaitStates(map[string]string{"gateway-default": "down", "gateway-coder": "down"})
 	c.awaitHealthy() // A healthy container has completed its boot.
 	c.runSubtests(
-		subtest{"paths", paths}, subtest{"s6 is found", findsS6}, subtest{"calls on a gateway", callsOnAGateway}, subtest{"gateway commands", gatewayCommands},
-		subtest{"profile commands", agentCommands}, subtest{"register", registers}, subtest{"service directories", serviceDirectories},
-		subtest{"privilege drop", privilegeDrop},
+		subtest{"paths", checkImagePaths}, subtest{"s6 is found", checkS6IsFound}, subtest{"calls on a gateway", checkCallsOnAGateway}, subtest{"gateway commands", checkGatewayCommands},
+		subtest{"profile commands", checkAgentCommands}, subtest{"register", checkRegistration}, subtest{"service directories", checkServiceDirectories},
+		subtest{"privilege drop", checkPrivilegeDrop},
 	)
 }
 
-// findsS6 checks that the agent finds everything as under s6 (contract, section 9.1).
-func findsS6(t *testing.T, c *container) {
+// checkS6IsFound checks that the agent finds everything as under s6 (contract, section 9.1).
+func checkS6IsFound(t *testing.T, c *container) {
 	if r := c.execAs(asHermes, "sh", "-c", "cat /proc/1/comm && test -d /run/s6/basedir && tr '\\0' ' ' </proc/1/cmdline"); r.code != 0 || r.out != "s6-svscan\n/init /opt/hermes/docker/main-wrapper.sh sleep 1000 " {
 		t.Error(r)
 	}
@@ -125,9 +125,9 @@ func findsS6(t *testing.T, c *container) {
 	}
 }
 
-// callsOnAGateway replays start, restart and stop as the agent's commands make them (contract,
+// checkCallsOnAGateway replays start, restart and stop as the agent's commands make them (contract,
 // section 9.2).
-func callsOnAGateway(t *testing.T, c *container) {
+func checkCallsOnAGateway(t *testing.T, c *container) {
 	const slot = "/run/service/gateway-coder"
 	c.awaitSlot(slot, "down", isDown)
 
@@ -201,8 +201,8 @@ remove() {
 }
 `
 
-// registers lets the agent register and unregister a gateway, which the agent then controls.
-func registers(t *testing.T, c *container) {
+// checkRegistration lets the agent register and unregister a gateway, which the agent then controls.
+func checkRegistration(t *testing.T, c *container) {
 	const slot = "/run/service/gateway-writer"
 	script := func(text string) {
 		t.Helper()
@@ -235,9 +235,9 @@ func registers(t *testing.T, c *container) {
 	})
 }
 
-// serviceDirectories checks foreign service directories: with a logger, a finish program, and a
+// checkServiceDirectories checks foreign service directories: with a logger, a finish program, and a
 // notification of readiness.
-func serviceDirectories(t *testing.T, c *container) {
+func checkServiceDirectories(t *testing.T, c *container) {
 	c.mustExec("sh", "-c", `set -e; cd /run/service
 mkdir -p .new/log .done .told
 printf '#!/command/with-contenv sh\necho "$GREETING of $(id -u)"\nexec s6-setuidgid hermes sh -c "id -u; exec sleep 1000"\n' >.new/run
@@ -272,9 +272,9 @@ s6-svscanctl -a /run/service`)
 	}
 }
 
-// gatewayCommands checks that hinit answers the gateway commands like the agent (contract, sections
+// checkGatewayCommands checks that hinit answers the gateway commands like the agent (contract, sections
 // 9.2 and 9.4).
-func gatewayCommands(t *testing.T, c *container) {
+func checkGatewayCommands(t *testing.T, c *container) {
 	silent := func(words ...string) {
 		t.Helper()
 		if r := c.exec(append([]string{"hermes"}, words...)...); r.code != 0 || r.out != "" || r.err != "" {

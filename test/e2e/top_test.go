@@ -9,8 +9,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// theScreen checks hinit top on docker exec's terminal during a re-execution of PID 1.
-func theScreen(t *testing.T, c *container) {
+// checkTopScreen checks hinit top on docker exec's terminal during a re-execution of PID 1.
+func checkTopScreen(t *testing.T, c *container) {
 	term := testkit.StartOnTerminal(t, 24, 110, exec.Command("docker", "exec", "-it", "-u", "hermes", "-e", "TERM=xterm-256color", c.id, "hinit", "top"))
 	term.AwaitText("gateway-default")
 	eventually(t, settle, func() error { // hinit refuses the re-execution while it writes the boot log.

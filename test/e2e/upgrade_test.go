@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// upgradePage types the commands of docs/how-to/upgrade-in-place.md.
-func upgradePage(t *testing.T, c *container) {
+// checkUpgradePage types the commands of docs/how-to/upgrade-in-place.md.
+func checkUpgradePage(t *testing.T, c *container) {
 	before, _ := c.status().find("gateway-default")
 
 	page, err := os.ReadFile("../../docs/how-to/upgrade-in-place.md")

@@ -15,7 +15,7 @@ import (
 )
 
 // board opens the container's board from outside.
-func (b *box) board() *kanban.Store {
+func (b *boardContainer) board() *kanban.Store {
 	b.Helper()
 	env := func(name string) string {
 		if name == "HERMES_HOME" {
@@ -31,7 +31,7 @@ func (b *box) board() *kanban.Store {
 	return s
 }
 
-func (b *box) create(s *kanban.Store, n kanban.Task, parents ...string) string {
+func (b *boardContainer) create(s *kanban.Store, n kanban.Task, parents ...string) string {
 	b.Helper()
 	id, err := s.Create(b.Context(), time.Now(), n, parents...)
 	b.check(err)
@@ -57,7 +57,7 @@ var stories = []kanban.Task{
 // everything in turn. It then checks the board's report.
 func TestThreeProfilesWorkOffABoard(t *testing.T) {
 	t.Parallel() // This test mostly waits, so it runs beside others.
-	b := newBox(t, "  max_in_progress: 8\n  max_in_progress_per_profile: 4\n  failure_limit: 5\n")
+	b := newBoardContainer(t, "  max_in_progress: 8\n  max_in_progress_per_profile: 4\n  failure_limit: 5\n")
 	s := b.board()
 	defer func() { _ = s.Close() }()
 	n := 100
@@ -74,7 +74,7 @@ func TestThreeProfilesWorkOffABoard(t *testing.T) {
 		}
 		ids = append(ids, b.create(s, task, parents...))
 	}
-	k := &killer{box: b, rng: rand.New(rand.NewPCG(1, uint64(n)))}
+	k := &killer{boardContainer: b, rng: rand.New(rand.NewPCG(1, uint64(n)))}
 	most, perProfile := 0, 0
 	nextKill := time.Now()
 	b.awaitLong("every task to be done", func() bool {
@@ -106,7 +106,7 @@ func TestThreeProfilesWorkOffABoard(t *testing.T) {
 	t.Logf("%d tasks; killed in turn: %v", n, k.counts)
 }
 
-func (b *box) awaitLong(what string, so func() bool) {
+func (b *boardContainer) awaitLong(what string, so func() bool) {
 	b.Helper()
 	deadline := time.Now().Add(2*patience + *span)
 	if *full {
@@ -119,7 +119,7 @@ func (b *box) awaitLong(what string, so func() bool) {
 	}
 }
 
-func (b *box) unfinishedTasks() string {
+func (b *boardContainer) unfinishedTasks() string {
 	s := b.board()
 	defer s.Close()
 	var out strings.Builder
@@ -139,7 +139,7 @@ func (b *box) unfinishedTasks() string {
 }
 
 // operate acts as the operator: it retries blocked and guarded tasks.
-func (b *box) operate(s *kanban.Store) {
+func (b *boardContainer) operate(s *kanban.Store) {
 	blocked, err := s.Tasks(b.Context(), kanban.TaskFilter{Status: kanban.Blocked})
 	if err != nil {
 		return
@@ -164,7 +164,7 @@ func (b *box) operate(s *kanban.Store) {
 }
 
 // checkEvents compares the board's own report with the events.
-func (b *box) checkEvents(s *kanban.Store, ids []string) {
+func (b *boardContainer) checkEvents(s *kanban.Store, ids []string) {
 	b.Helper()
 	outcomes := make(map[string]int)
 	for _, id := range ids {
@@ -216,7 +216,7 @@ func (b *box) checkEvents(s *kanban.Store, ids []string) {
 
 // killer kills one process after the other.
 type killer struct {
-	*box
+	*boardContainer
 	rng    *rand.Rand
 	round  int
 	counts map[string]int

@@ -15,7 +15,7 @@ import (
 // TestFigures prints how long a task waits for its worker, and how long a free slot stays empty. It
 // checks only that the work is done.
 func TestFigures(t *testing.T) {
-	b := newBox(t, "  max_in_progress: 8\n")
+	b := newBoardContainer(t, "  max_in_progress: 8\n")
 	s := b.board()
 	defer s.Close()
 	var waits []time.Duration

@@ -27,7 +27,7 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel() // This test mostly waits, so it runs beside others.
-			b := makeBox(t, "")
+			b := makeBoardContainer(t, "")
 			if c.command != "" {
 				yaml, err := os.ReadFile(b.dir + "/hinit.yaml")
 				b.check(err)
@@ -39,14 +39,14 @@ func TestTheBoardIsHeldBeforeAGatewayStarts(t *testing.T) {
 			}
 			b.check(os.WriteFile(b.home+"/gateway_state.json", []byte(`{"desired_state": "running"}`), 0o644))
 			b.start()
-			var said string
+			var output string
 			b.await("the gateway to start", func() bool {
 				log, _ := os.ReadFile(filepath.Join(b.home, "logs/gateways/default/current"))
-				said = string(log)
-				return strings.Contains(said, "at its start")
+				output = string(log)
+				return strings.Contains(output, "at its start")
 			})
-			if !strings.Contains(said, c.says) {
-				t.Errorf("the gateway said\n%s", said)
+			if !strings.Contains(output, c.says) {
+				t.Errorf("the gateway said\n%s", output)
 			}
 		})
 	}
@@ -59,7 +59,7 @@ func TestTheGatewayNotifiesAndDecomposes(t *testing.T) {
 	if strings.Contains(gateway(""), "/bin/sleep") {
 		testkit.SkipOrFail(t, "there is no python3")
 	}
-	b := newBox(t, "")
+	b := newBoardContainer(t, "")
 	s := b.board()
 	defer s.Close()
 	_, err := b.client.Start(b.Context(), "default", client.WaitOptions{})

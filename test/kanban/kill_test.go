@@ -14,7 +14,7 @@ import (
 )
 
 // onlyProcess returns the single matching process.
-func (b *box) onlyProcess(what string, match func(cmdline, environ string) bool) (pid int) {
+func (b *boardContainer) onlyProcess(what string, match func(cmdline, environ string) bool) (pid int) {
 	b.Helper()
 	b.await(what, func() bool {
 		pids := b.outside(match)
@@ -30,7 +30,7 @@ func (b *box) onlyProcess(what string, match func(cmdline, environ string) bool)
 // re-execution of PID 1, in the same attempt.
 func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 	t.Parallel()
-	b := newBox(t, "  failure_limit: 5\n")
+	b := newBoardContainer(t, "  failure_limit: 5\n")
 	s := b.board()
 	defer s.Close()
 	release := filepath.Join(b.dir, "home", "release")
@@ -72,7 +72,7 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 // failure of a task.
 func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	b := newBox(t, "")
+	b := newBoardContainer(t, "")
 	s := b.board()
 	id := b.create(s, kanban.Task{Title: "long", Assignee: "ops", Body: "sleep 60s"})
 	b.onlyProcess("a worker", isWorker)
@@ -102,7 +102,7 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 // ignores SIGTERM (contract 22.1, 28.9).
 func TestReclaimEndsTheWholeTree(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	b := newBox(t, "")
+	b := newBoardContainer(t, "")
 	s := b.board()
 	defer s.Close()
 	id := b.create(s, kanban.Task{Title: "x", Assignee: "coder", Body: "leave\nsleep 60s"})
@@ -132,7 +132,7 @@ func TestReclaimEndsTheWholeTree(t *testing.T) {
 // events show each worker. A board with many tasks must not be reported as a problem.
 func TestBoardInStatusAndEvents(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	b := newBox(t, "  max_in_progress_per_profile: 1\n")
+	b := newBoardContainer(t, "  max_in_progress_per_profile: 1\n")
 	s := b.board()
 	defer s.Close()
 	for range 3 {
@@ -147,12 +147,12 @@ func TestBoardInStatusAndEvents(t *testing.T) {
 	if !strings.Contains(string(table), "1 running (coder 1)") || strings.Contains(string(table), "ailing") || strings.Contains(string(table), "\nrun/") {
 		t.Errorf("the table is\n%s", table)
 	}
-	told := false
+	found := false
 	b.check(b.client.Events(b.Context(), client.EventOptions{}, func(e client.Event) error {
-		told = told || strings.HasPrefix(e.Service, "run/default.") && e.ToState == "up"
+		found = found || strings.HasPrefix(e.Service, "run/default.") && e.ToState == "up"
 		return nil
 	}))
-	if !told {
+	if !found {
 		t.Error("no event tells of a worker")
 	}
 }

@@ -81,8 +81,8 @@ func stage(argv []string) error {
 // patience is the longest wait for an event that must come.
 const patience = 3 * time.Minute
 
-// box is a container with a board: hinit as PID 1 of a PID namespace, with the service kanban.
-type box struct {
+// boardContainer is a container with a board: hinit as PID 1 of a PID namespace, with the service kanban.
+type boardContainer struct {
 	*testing.T
 	dir      string
 	cmd      *exec.Cmd
@@ -116,16 +116,16 @@ func gateway(dir string) string {
 	return python + ", " + script + ", " + dir + "/home"
 }
 
-// newBox creates a volume with three profiles and boots it. board is the section kanban of
+// newBoardContainer creates a volume with three profiles and boots it. board is the section kanban of
 // config.yaml.
-func newBox(t *testing.T, board string) *box {
+func newBoardContainer(t *testing.T, board string) *boardContainer {
 	t.Helper()
-	b := makeBox(t, board)
+	b := makeBoardContainer(t, board)
 	b.boot()
 	return b
 }
 
-func makeBox(t *testing.T, board string) *box {
+func makeBoardContainer(t *testing.T, board string) *boardContainer {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
@@ -137,7 +137,7 @@ func makeBox(t *testing.T, board string) *box {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{T: t, dir: dir, home: dir + "/home", client: dial.New(dir + "/run/control.sock")}
+	b := &boardContainer{T: t, dir: dir, home: dir + "/home", client: dial.New(dir + "/run/control.sock")}
 	for _, sub := range []string{"run", "locks", "home/profiles/coder", "home/profiles/ops"} {
 		b.check(os.MkdirAll(filepath.Join(dir, sub), 0o755))
 	}
@@ -157,20 +157,20 @@ func makeBox(t *testing.T, board string) *box {
 	return b
 }
 
-func (b *box) check(err error) {
+func (b *boardContainer) check(err error) {
 	b.Helper()
 	if err != nil {
 		b.Fatal(err)
 	}
 }
 
-func (b *box) lastWords() {
+func (b *boardContainer) lastWords() {
 	log, _ := os.ReadFile(filepath.Join(b.dir, "home/logs/gateways/kanban/current"))
 	tail := func(s string) string { return s[max(0, len(s)-4000):] }
 	b.Logf("hinit said:\n%s\nthe dispatcher said:\n%s", tail(b.out.String()), tail(string(log)))
 }
 
-func (b *box) env() []string {
+func (b *boardContainer) env() []string {
 	return []string{
 		"PATH=" + bin + ":/usr/bin:/bin", "HOME=/root", "HERMES_HOME=" + b.dir + "/home", "HINIT_RUNTIME_DIR=" + b.dir + "/run",
 		"HINIT_CONFIG=" + b.dir + "/hinit.yaml", "HINIT_KANBAN=1", "EXAMPLE_KANBAN_TOOL=" + bin + "/hinit-kanban", "EXAMPLE_KANBAN_LOCKS=" + b.dir + "/locks",
@@ -179,7 +179,7 @@ func (b *box) env() []string {
 	}
 }
 
-func (b *box) boot() {
+func (b *boardContainer) boot() {
 	b.Helper()
 	b.start()
 	b.await("the service kanban to be up", func() bool {
@@ -188,7 +188,7 @@ func (b *box) boot() {
 	})
 }
 
-func (b *box) start() {
+func (b *boardContainer) start() {
 	b.Helper()
 	b.cmd = exec.Command("/proc/self/exe", bin+"/hinit", "init", "--", "sleep", "1000000")
 	b.cmd.Env = append(append(b.env(), stageVar+"=1"), b.extraEnv...)
@@ -203,7 +203,7 @@ func (b *box) start() {
 }
 
 // kill ends the container at once.
-func (b *box) kill() {
+func (b *boardContainer) kill() {
 	if b.cmd == nil {
 		return
 	}
@@ -212,7 +212,7 @@ func (b *box) kill() {
 	b.cmd = nil
 }
 
-func (b *box) await(what string, so func() bool) {
+func (b *boardContainer) await(what string, so func() bool) {
 	b.Helper()
 	for deadline := time.Now().Add(patience); !so(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -222,7 +222,7 @@ func (b *box) await(what string, so func() bool) {
 }
 
 // outside returns the matching processes' pids in the test's namespace.
-func (b *box) outside(match func(cmdline, environ string) bool) (pids []int) {
+func (b *boardContainer) outside(match func(cmdline, environ string) bool) (pids []int) {
 	dirs, _ := filepath.Glob("/proc/[0-9]*")
 	if b.cmd == nil {
 		return nil

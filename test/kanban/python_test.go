@@ -28,7 +28,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := makeBox(t, "  max_in_progress: 8\n  failure_limit: 50\n")
+	b := makeBoardContainer(t, "  max_in_progress: 8\n  failure_limit: 50\n")
 	b.extraEnv = []string{"HERMES_KANBAN_CLAIM_TTL_SECONDS=20"} // The short claim lifetime is for dispatchers that die before their workers start.
 	s := b.board()                                              // Open the board before other processes do.
 	defer s.Close()
@@ -93,7 +93,7 @@ func TestPythonDispatchesBeside(t *testing.T) {
 }
 
 // startedBy counts the claims of the service and of other dispatchers.
-func (b *box) startedBy(s *kanban.Store, ids []string) (service, others int) {
+func (b *boardContainer) startedBy(s *kanban.Store, ids []string) (service, others int) {
 	b.Helper()
 	for _, id := range ids {
 		events, err := s.Events(b.Context(), id, 0)
@@ -112,7 +112,7 @@ func (b *box) startedBy(s *kanban.Store, ids []string) (service, others int) {
 }
 
 // restartInside restarts a program in the container's namespaces until the context ends.
-func (b *box) restartInside(ctx context.Context, argv []string) {
+func (b *boardContainer) restartInside(ctx context.Context, argv []string) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, "nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 		cmd.Env = append(b.env(), b.extraEnv...)

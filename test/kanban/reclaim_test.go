@@ -17,14 +17,14 @@ import (
 )
 
 // inside runs a program in the container's namespaces, and returns its output.
-func (b *box) inside(argv ...string) string {
+func (b *boardContainer) inside(argv ...string) string {
 	cmd := exec.Command("nsenter", append([]string{"-t", fmt.Sprint(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 	cmd.Env = append(b.env(), b.extraEnv...)
 	out, _ := cmd.CombinedOutput() // Ignore the error: the task may have ended.
 	return string(out)
 }
 
-func (b *box) subscribe(task string) {
+func (b *boardContainer) subscribe(task string) {
 	b.Helper()
 	out, err := exec.Command("python3", "-c", `import sqlite3, sys
 db = sqlite3.connect(sys.argv[1], timeout=120)
@@ -40,7 +40,7 @@ const maxWorkers = 8
 
 // liveAttempts counts the attempts with a live worker, and finds a task with live processes of two
 // attempts.
-func (b *box) liveAttempts() (count int, found string) {
+func (b *boardContainer) liveAttempts() (count int, found string) {
 	attempts := make(map[string]map[string]int) // Processes of each attempt, by task.
 	at := make(map[string]bool)                 // Attempts with a live worker process.
 	b.outside(func(cmdline, environ string) bool {
@@ -95,7 +95,7 @@ func TestReclaimStorm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := newBox(t, fmt.Sprintf("  max_in_progress: %d\n  failure_limit: 50\n", maxWorkers))
+	b := newBoardContainer(t, fmt.Sprintf("  max_in_progress: %d\n  failure_limit: 50\n", maxWorkers))
 	s := b.board()
 	defer s.Close()
 	const open = 30 // Number of simultaneous tasks.

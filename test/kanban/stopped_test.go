@@ -28,7 +28,7 @@ func sockets(pid int) (names []string) {
 // reclaimed while PID 1 was stopped.
 func TestReclaimWhilePID1StandsStill(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	b := newBox(t, "")
+	b := newBoardContainer(t, "")
 	s := b.board()
 	defer s.Close()
 	first := b.create(s, kanban.Task{Title: "before", Assignee: "coder"}) // This task makes the dispatcher connect to PID 1.
@@ -83,7 +83,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 // TestAWithdrawnAttemptGetsNoWorker checks that PID 1 starts no worker for a withdrawn attempt.
 func TestAWithdrawnAttemptGetsNoWorker(t *testing.T) {
 	t.Parallel() // this test mostly waits, so it runs beside others
-	b := newBox(t, "")
+	b := newBoardContainer(t, "")
 	r, err := runner.NewPID1Runner(b.Context(), b.client)
 	b.check(err)
 	defer r.Close()

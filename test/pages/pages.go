@@ -50,8 +50,8 @@ func Read(path string) ([]Block, error) {
 	return blocks, nil
 }
 
-// First returns the text of the first block in the language lang that contains the text has.
-func First(blocks []Block, lang, has string) (string, error) {
+// FirstWith returns the text of the first block in the language lang that contains the text has.
+func FirstWith(blocks []Block, lang, has string) (string, error) {
 	for _, b := range blocks {
 		if b.Lang == lang && strings.Contains(b.Text, has) {
 			return b.Text, nil
@@ -86,10 +86,10 @@ func Steps(blocks []Block) []Step {
 	return steps
 }
 
-// Same compares the output want on a page with the real output got. Numbers, times, versions and the widths of columns may
+// Compare compares the output want on a page with the real output got. Numbers, times, versions and the widths of columns may
 // differ. The order of lines does not count, because the two output streams have no common order. The line about memory and
 // the id that "docker run -d" prints may be missing. A line "..." stands for any lines, and "..." in a line for any text.
-func Same(want, got string) error {
+func Compare(want, got string) error {
 	left := lines(got)
 	open := false
 	for _, line := range lines(want) {
@@ -110,13 +110,13 @@ func Same(want, got string) error {
 	return nil
 }
 
-// sometimes begins a status line that depends on the moment.
-const sometimes = "when memory runs out the kernel takes first:"
+// memoryLinePrefix begins a status line that depends on the moment.
+const memoryLinePrefix = "when memory runs out the kernel takes first:"
 
 // containerID stands for a container ID, which differs in each run.
 const containerID = "ID"
 
-var varying = []struct {
+var variableParts = []struct {
 	what *regexp.Regexp
 	to   string
 }{
@@ -136,10 +136,10 @@ func lines(text string) []string {
 	var out []string
 	for line := range strings.Lines(text) {
 		line = strings.TrimRight(line, " \r\n")
-		for _, v := range varying {
+		for _, v := range variableParts {
 			line = v.what.ReplaceAllString(line, v.to)
 		}
-		if line = strings.TrimSpace(line); line != "" && line != containerID && !strings.HasPrefix(line, sometimes) {
+		if line = strings.TrimSpace(line); line != "" && line != containerID && !strings.HasPrefix(line, memoryLinePrefix) {
 			out = append(out, line)
 		}
 	}
@@ -148,8 +148,8 @@ func lines(text string) []string {
 
 var pid = regexp.MustCompile(`\bpid ([0-9]+)`)
 
-// PIDs adds to known the real process id for each one on the page. It pairs the ids by their order in the output.
-func PIDs(want, got string, known map[string]string) {
+// PairPIDs adds to known the real process id for each one on the page. It pairs the ids by their order in the output.
+func PairPIDs(want, got string, known map[string]string) {
 	w, g := pid.FindAllStringSubmatch(want, -1), pid.FindAllStringSubmatch(got, -1)
 	for i := range min(len(w), len(g)) {
 		known[w[i][1]] = g[i][1]

@@ -26,7 +26,7 @@ func TestSame(t *testing.T) {
 		{"any text", "{\"pid\":27,...}", "{\"pid\":1,\"x\":\"y\"}", true},
 		{"versions", "hinit devel (unknown revision) go1.26.8, pid 1", "hinit devel (abc, modified) go1.27, pid 3", true},
 	} {
-		if err := Same(c.want, c.got); (err == nil) != c.same {
+		if err := Compare(c.want, c.got); (err == nil) != c.same {
 			t.Errorf("%s: %v", c.name, err)
 		}
 	}
@@ -46,7 +46,7 @@ func TestSteps(t *testing.T) {
 	if len(steps) != 3 || steps[0].Want != "first\nsecond\n" || steps[0].Line != 4 || !steps[1].Checked || steps[2].Checked {
 		t.Errorf("%+v", steps)
 	}
-	if yaml, err := First(blocks, "yaml", "a"); err != nil || yaml != "a: b\n" {
+	if yaml, err := FirstWith(blocks, "yaml", "a"); err != nil || yaml != "a: b\n" {
 		t.Errorf("%q, %v", yaml, err)
 	}
 }

@@ -28,8 +28,8 @@ import (
 // patience is the longest wait, even on a busy machine.
 const patience = 2 * time.Minute
 
-// box is a container: a volume with a sequence of inits.
-type box struct {
+// testContainer is a container: a volume with a sequence of inits.
+type testContainer struct {
 	t    testing.TB
 	dir  string // Directory of all files.
 	home string // Home directory: the volume.
@@ -47,8 +47,8 @@ type setup struct {
 	agent       string // Replaces the keys about the gateways in baseConfig.
 	faults      bool   // Whether to use the binary with fault injection.
 	env         []string
-	shares      *box // Box whose volume this box shares.
-	stageConfig      // Program to execute; start sets Program and Argv.
+	shares      *testContainer // Container whose volume this container shares.
+	stageConfig                // Program to execute; start sets Program and Argv.
 	cmdline     []string
 }
 
@@ -69,13 +69,13 @@ const scripted = `  gateway: [/bin/sh, "{profile_home}/run"]
 // sleeper is an idle gateway that ends on SIGTERM.
 const sleeper = "exec sleep 1000000\n"
 
-func newBox(t testing.TB, s setup) *box {
+func newTestContainer(t testing.TB, s setup) *testContainer {
 	t.Helper()
 	dir, err := os.MkdirTemp(built.root, "b") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &box{t: t, dir: dir, home: filepath.Join(dir, "home"), setup: s}
+	b := &testContainer{t: t, dir: dir, home: filepath.Join(dir, "home"), setup: s}
 	if b.agent == "" {
 		b.agent = scripted
 	}
@@ -104,20 +104,22 @@ func newBox(t testing.TB, s setup) *box {
 	return b
 }
 
-func (b *box) path(name string) string { return filepath.Join(b.dir, name) }
+func (b *testContainer) path(name string) string { return filepath.Join(b.dir, name) }
 
-func (b *box) check(errs ...error) {
+func (b *testContainer) check(errs ...error) {
 	b.t.Helper()
 	if err := errors.Join(errs...); err != nil {
 		b.t.Fatal(err)
 	}
 }
 
-// profileDir returns the home of a profile. If the volume is mounted only in the box, the path leads through the box's
-// PID 1.
-func (b *box) profileDir(name string) string { return filepath.Join(b.volume(), "profiles", name) }
+// profileDir returns the home of a profile. If the volume is mounted only in the container, the path leads through the
+// container's PID 1.
+func (b *testContainer) profileDir(name string) string {
+	return filepath.Join(b.volume(), "profiles", name)
+}
 
-func (b *box) volume() string {
+func (b *testContainer) volume() string {
 	if b.Tmpfs != nil && b.cmd != nil {
 		return fmt.Sprintf("/proc/%d/root%s", b.cmd.Process.Pid, b.home)
 	}
@@ -125,7 +127,7 @@ func (b *box) volume() string {
 }
 
 // logLines returns the lines of a service's log files, oldest first, without time stamps.
-func (b *box) logLines(profile string) ([]string, error) {
+func (b *testContainer) logLines(profile string) ([]string, error) {
 	dir := filepath.Join(b.volume(), "logs", "gateways", profile)
 	files, err := filepath.Glob(filepath.Join(dir, "current-*"))
 	slices.Sort(files)
@@ -141,12 +143,12 @@ func (b *box) logLines(profile string) ([]string, error) {
 }
 
 // profile creates a profile whose gateway is a script.
-func (b *box) profile(name, script string) {
+func (b *testContainer) profile(name, script string) {
 	b.t.Helper()
 	b.check(b.tryMakeProfile(name, script))
 }
 
-func (b *box) tryMakeProfile(name, script string) error {
+func (b *testContainer) tryMakeProfile(name, script string) error {
 	dir := b.profileDir(name)
 	// SOUL.md comes last, because it makes the directory a profile.
 	soul := filepath.Join(dir, "SOUL.md")
@@ -154,7 +156,7 @@ func (b *box) tryMakeProfile(name, script string) error {
 		os.WriteFile(soul, []byte("# "+name+"\n"), 0o644), os.Lchown(soul, b.uid, b.uid))
 }
 
-func (b *box) profiles(n int, script string) []string {
+func (b *testContainer) profiles(n int, script string) []string {
 	b.t.Helper()
 	var names []string
 	for i := range n {
@@ -164,14 +166,14 @@ func (b *box) profiles(n int, script string) []string {
 	return names
 }
 
-func (b *box) boot() {
+func (b *testContainer) boot() {
 	b.t.Helper()
 	b.start()
 	b.check(poll(patience, b.booted))
 }
 
 // booted returns an error until the boot is complete.
-func (b *box) booted() error {
+func (b *testContainer) booted() error {
 	if !b.running() {
 		return errHopeless
 	}
@@ -180,7 +182,7 @@ func (b *box) booted() error {
 	return b.client.Rescan(ctx)
 }
 
-func (b *box) start() {
+func (b *testContainer) start() {
 	b.t.Helper()
 	o := b.stageConfig
 	if o.Host != "" {
@@ -238,7 +240,7 @@ func (b *box) start() {
 	b.cmd, b.ended = cmd, ended
 }
 
-func (b *box) running() bool {
+func (b *testContainer) running() bool {
 	if b.cmd == nil {
 		return false
 	}
@@ -251,7 +253,7 @@ func (b *box) running() bool {
 }
 
 // kill kills all processes at once, as "docker kill" does.
-func (b *box) kill() {
+func (b *testContainer) kill() {
 	if b.running() {
 		_ = b.cmd.Process.Kill()
 		<-b.ended
@@ -259,7 +261,7 @@ func (b *box) kill() {
 }
 
 // wait waits for the init, and returns its exit code.
-func (b *box) wait(d time.Duration) int {
+func (b *testContainer) wait(d time.Duration) int {
 	b.t.Helper()
 	select {
 	case <-b.ended:
@@ -273,7 +275,7 @@ func (b *box) wait(d time.Duration) int {
 }
 
 // stop ends the container, as "docker stop" does.
-func (b *box) stop() (code int, took time.Duration) {
+func (b *testContainer) stop() (code int, took time.Duration) {
 	b.t.Helper()
 	begin := time.Now()
 	b.check(b.cmd.Process.Signal(unix.SIGTERM))
@@ -281,13 +283,13 @@ func (b *box) stop() (code int, took time.Duration) {
 }
 
 // setFaultRules replaces the fault rules. Without rules, everything works.
-func (b *box) setFaultRules(rules ...string) {
+func (b *testContainer) setFaultRules(rules ...string) {
 	b.t.Helper()
 	next := b.path("faults.new")
 	b.check(os.WriteFile(next, []byte(strings.Join(rules, "\n")+"\n"), 0o644), os.Rename(next, b.path("faults")))
 }
 
-func (b *box) service(name string) (client.Service, error) {
+func (b *testContainer) service(name string) (client.Service, error) {
 	if !b.running() {
 		return client.Service{}, errHopeless
 	}
@@ -296,7 +298,7 @@ func (b *box) service(name string) (client.Service, error) {
 	return b.client.Service(ctx, name)
 }
 
-func (b *box) status() client.Status {
+func (b *testContainer) status() client.Status {
 	b.t.Helper()
 	if !b.running() {
 		b.t.Fatal(errHopeless)
@@ -309,7 +311,7 @@ func (b *box) status() client.Status {
 }
 
 // checkState returns a check that a service is in the given state.
-func (b *box) checkState(name, state string) func() error {
+func (b *testContainer) checkState(name, state string) func() error {
 	return func() error {
 		s, err := b.service(name)
 		if err == nil && s.State != state {
@@ -319,12 +321,12 @@ func (b *box) checkState(name, state string) func() error {
 	}
 }
 
-func (b *box) commandAndAwait(verb, name string) error {
+func (b *testContainer) commandAndAwait(verb, name string) error {
 	return b.command(verb, name, client.WaitOptions{Wait: true})
 }
 
 // startAndAwait starts services and waits until they are up.
-func (b *box) startAndAwait(names ...string) {
+func (b *testContainer) startAndAwait(names ...string) {
 	b.t.Helper()
 	for _, name := range names {
 		b.check(b.sendCommand("start", name))
@@ -335,11 +337,11 @@ func (b *box) startAndAwait(names ...string) {
 }
 
 // sendCommand sends a command without waiting for its effect.
-func (b *box) sendCommand(verb, name string) error {
+func (b *testContainer) sendCommand(verb, name string) error {
 	return b.command(verb, name, client.WaitOptions{})
 }
 
-func (b *box) command(verb, name string, w client.WaitOptions) error {
+func (b *testContainer) command(verb, name string, w client.WaitOptions) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var err error
@@ -355,7 +357,7 @@ func (b *box) command(verb, name string, w client.WaitOptions) error {
 }
 
 // reexec re-executes the init, and repeats the request while hinit refuses.
-func (b *box) reexec() {
+func (b *testContainer) reexec() {
 	b.t.Helper()
 	within(b.t, patience, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -369,13 +371,13 @@ func (b *box) reexec() {
 }
 
 // enter runs a program in the container.
-func (b *box) enter(argv ...string) ([]byte, error) {
+func (b *testContainer) enter(argv ...string) ([]byte, error) {
 	cmd := exec.Command("nsenter", append([]string{"-t", strconv.Itoa(b.cmd.Process.Pid), "-p", "-m", "--"}, argv...)...)
 	return cmd.CombinedOutput()
 }
 
 // lastWords describes the container for a failed test.
-func (b *box) lastWords() string {
+func (b *testContainer) lastWords() string {
 	var out strings.Builder
 	for _, name := range []string{"out", "err"} {
 		text, _ := os.ReadFile(b.path(name))
@@ -397,7 +399,7 @@ type process struct {
 func (p process) hasEnded() bool { return (p.state == 'Z' || p.state == 'X') && p.threads <= 1 }
 
 // processes lists all processes in the namespace except for the init, dead or alive.
-func (b *box) processes() []process {
+func (b *testContainer) processes() []process {
 	if !b.running() {
 		return nil
 	}
@@ -452,14 +454,14 @@ func readProcess(pid int) (process, bool) {
 
 // liveProcesses lists the living processes by the run that their environment names, except for the init and
 // its CMD.
-func (b *box) liveProcesses() []process {
+func (b *testContainer) liveProcesses() []process {
 	return slices.DeleteFunc(b.processes(), func(p process) bool {
 		return p.hasEnded() || p.name == "hinit-tools" && p.uid == 0 // Ignore the boot program, which changes owners in the background.
 	})
 }
 
 // processesOf lists a service's living processes, by their inherited tag.
-func (b *box) processesOf(service string) []process {
+func (b *testContainer) processesOf(service string) []process {
 	return slices.DeleteFunc(b.liveProcesses(), func(p process) bool {
 		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
 		return err != nil || !bytes.Contains(env, []byte("HINIT_RUN="+service+":"))
@@ -467,7 +469,7 @@ func (b *box) processesOf(service string) []process {
 }
 
 // zombies counts the unreaped processes.
-func (b *box) zombies() int {
+func (b *testContainer) zombies() int {
 	n := 0
 	for _, p := range b.processes() {
 		if p.hasEnded() && p.ppid == b.cmd.Process.Pid { // Other zombies are children of the test, which has not reaped them yet.
@@ -478,7 +480,7 @@ func (b *box) zombies() int {
 }
 
 // checkReaped returns an error while a zombie exists.
-func (b *box) checkReaped() error {
+func (b *testContainer) checkReaped() error {
 	if n := b.zombies(); n > 0 {
 		return fmt.Errorf("%d zombies are left", n)
 	}
@@ -494,7 +496,7 @@ type usage struct {
 	cpu           time.Duration
 }
 
-func (b *box) usage() usage {
+func (b *testContainer) usage() usage {
 	b.t.Helper()
 	pid := b.cmd.Process.Pid
 	var u usage
@@ -529,7 +531,7 @@ func (b *box) usage() usage {
 	return u
 }
 
-func (b *box) desired(profile string) string {
+func (b *testContainer) desired(profile string) string {
 	text, err := os.ReadFile(filepath.Join(b.profileDir(profile), "gateway_state.json"))
 	if err != nil {
 		return ""

@@ -18,7 +18,7 @@ import (
 
 // chaos is a container with a model of its expected state.
 type chaos struct {
-	*box
+	*testContainer
 
 	random    *rand.Rand
 	wanted    map[string]string // Intent by profile; "" for none yet.
@@ -32,22 +32,22 @@ type chaos struct {
 // TestChaos performs random actions on a container and compares it with a model. The test prints
 // its seed; -seed repeats it.
 func TestChaos(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	t.Logf("repeat it with -args -seed %d", *seed)
 	c := &chaos{
-		box: newBox(t, setup{faults: true, config: quick}), random: rand.New(rand.NewPCG(*seed, 0)), wanted: map[string]string{}, conns: func() {},
+		testContainer: newTestContainer(t, setup{faults: true, config: quick}), random: rand.New(rand.NewPCG(*seed, 0)), wanted: map[string]string{}, conns: func() {},
 	}
 	c.actFor()
 }
 
 // TestChaosInSlots is TestChaos with s6 emulation: s6 tools also control gateways and services.
 func TestChaosInSlots(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	t.Logf("repeat it with -args -seed %d", *seed)
 	c := &chaos{
-		box: newBox(t, setup{faults: true, config: quick, stageConfig: stageConfig{Run: true}}), random: rand.New(rand.NewPCG(*seed, 6)), wanted: map[string]string{}, conns: func() {},
+		testContainer: newTestContainer(t, setup{faults: true, config: quick, stageConfig: stageConfig{Run: true}}), random: rand.New(rand.NewPCG(*seed, 6)), wanted: map[string]string{}, conns: func() {},
 	}
 	c.slots = newSlots(c)
 	c.actFor()
@@ -60,7 +60,7 @@ func (c *chaos) actFor() {
 		c.create()
 	}
 	c.boot()
-	end := time.Now().Add(time.Duration(scale(5, 60)) * time.Second)
+	end := time.Now().Add(time.Duration(shortOrFull(5, 60)) * time.Second)
 	if *span > 0 {
 		end = time.Now().Add(*span)
 	}
@@ -84,7 +84,7 @@ func (c *chaos) actFor() {
 				return nil // The profile has never written a line.
 			}
 			if err == nil {
-				err = counted(lines)
+				err = checkCounts(lines)
 			}
 			return err
 		}); err != nil {
@@ -261,8 +261,8 @@ func (c *chaos) compare() error {
 	return c.checkReaped()
 }
 
-// counted returns an error unless each life in the log counts from 1 without gaps.
-func counted(lines []string) error {
+// checkCounts returns an error unless each life in the log counts from 1 without gaps.
+func checkCounts(lines []string) error {
 	last := 0
 	for i, line := range lines {
 		var n int

@@ -9,7 +9,7 @@ import (
 )
 
 // connect opens idle connections. The kernel queues or refuses excess ones.
-func (b *box) connect(n int) []net.Conn {
+func (b *testContainer) connect(n int) []net.Conn {
 	b.t.Helper()
 	var conns []net.Conn
 	for range n {
@@ -28,7 +28,7 @@ func closeAll(conns []net.Conn) {
 }
 
 // sendRaw opens a connection and sends data without reading the answer.
-func (b *box) sendRaw(text string) net.Conn {
+func (b *testContainer) sendRaw(text string) net.Conn {
 	c, err := net.DialTimeout("unix", b.client.Socket(), time.Second)
 	if err != nil {
 		return nil
@@ -39,7 +39,7 @@ func (b *box) sendRaw(text string) net.Conn {
 }
 
 // hammer requests the status many times concurrently.
-func (b *box) hammer(n int) {
+func (b *testContainer) hammer(n int) {
 	b.t.Helper()
 	var all sync.WaitGroup
 	for range n {

@@ -14,15 +14,15 @@ import (
 // TestStopEndsAComet checks that stop leaves none of a gateway's processes, even a daemon that
 // forks, calls setsid and exits for ever.
 func TestStopEndsAComet(t *testing.T) {
-	measuring(t)
+	parallelMeasurement(t)
 	requireRoot(t)
-	over := stopComets(t, scale(2, 20))
+	over := stopComets(t, shortOrFull(2, 20))
 	sheet.set("worst comet", over[len(over)-1].Round(time.Millisecond).String())
 }
 
 // TestStopEndsACometOnABusyMachine is TestStopEndsAComet with more repetitions, beside other tests.
 func TestStopEndsACometOnABusyMachine(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	if !*full {
 		t.Skip("it takes a minute; the short form is TestStopEndsAComet")
@@ -34,7 +34,7 @@ func TestStopEndsACometOnABusyMachine(t *testing.T) {
 func stopComets(t *testing.T, times int) (over []time.Duration) {
 	t.Helper()
 	const grace = 500 * time.Millisecond
-	b := newBox(t, setup{config: fmt.Sprintf("stop: {grace: %v}\n", grace)})
+	b := newTestContainer(t, setup{config: fmt.Sprintf("stop: {grace: %v}\n", grace)})
 	script := "exec " + b.program() + " testproc:comet\n"
 	b.profile("comet", script)
 	b.profile("calm", sleeper)
@@ -74,12 +74,12 @@ func stopComets(t *testing.T, times int) (over []time.Duration) {
 // TestStopEndsAProcessWhoseFirstThreadHasEnded checks that stop ends a daemon whose main thread has
 // exited, which the kernel shows as a zombie.
 func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: "stop: {grace: 200ms}\n"})
+	b := newTestContainer(t, setup{config: "stop: {grace: 200ms}\n"})
 	b.profile("headless", "exec "+b.program()+" testproc:escape clean headless\n")
 	b.boot()
-	for range scale(1, 50) {
+	for range shortOrFull(1, 50) {
 		b.startAndAwait("headless")
 		within(t, patience, func() error {
 			for _, p := range b.liveProcesses() {
@@ -100,9 +100,9 @@ func TestStopEndsAProcessWhoseFirstThreadHasEnded(t *testing.T) {
 // TestStopNamesAProcessThatHidesWhoseItIs checks that stop reports a leftover daemon that has no
 // sign of its service.
 func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: "stop: {grace: 200ms}\n"})
+	b := newTestContainer(t, setup{config: "stop: {grace: 200ms}\n"})
 	b.profile("sly", "exec "+b.program()+" testproc:hide\n")
 	b.profile("calm", sleeper)
 	b.boot()
@@ -149,12 +149,12 @@ func TestStopNamesAProcessThatHidesWhoseItIs(t *testing.T) {
 // TestStopEndsASiblingOfTheGateway checks that stop ends a process that a gateway created as a
 // child of hinit (CLONE_PARENT).
 func TestStopEndsASiblingOfTheGateway(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: "stop: {grace: 200ms}\n"})
+	b := newTestContainer(t, setup{config: "stop: {grace: 200ms}\n"})
 	b.profile("sibling", "exec "+b.program()+" testproc:sibling\n")
 	b.boot()
-	for range scale(3, 50) {
+	for range shortOrFull(3, 50) {
 		b.startAndAwait("sibling")
 		within(t, patience, func() error {
 			if list := b.liveProcesses(); len(list) != 3 { // Three processes are expected: the CMD, the gateway and its sibling.

@@ -16,7 +16,7 @@ import (
 )
 
 // traceFile creates an empty trace file for hinit.
-func (b *box) traceFile() string {
+func (b *testContainer) traceFile() string {
 	b.t.Helper()
 	file := b.path("trace")
 	b.check(os.WriteFile(file, nil, 0o666), os.Chmod(file, 0o666))
@@ -24,7 +24,7 @@ func (b *box) traceFile() string {
 }
 
 // trace calls f, and returns the volume calls that hinit made during it.
-func (b *box) trace(f func()) []string {
+func (b *testContainer) trace(f func()) []string {
 	b.t.Helper()
 	file := b.traceFile()
 	b.setFaultRules("* * trace=" + file)
@@ -37,7 +37,7 @@ func (b *box) trace(f func()) []string {
 
 // checkRestored returns an error unless a boot started exactly the gateways that the disk wants up. The
 // disk must be in one of the allowed states.
-func (b *box) checkRestored(profile string, allowed ...string) error {
+func (b *testContainer) checkRestored(profile string, allowed ...string) error {
 	wanted := b.desired(profile)
 	if !slices.Contains(allowed, wanted) {
 		return fmt.Errorf("%s is wanted %q on the disk; what was asked for allows %q only", profile, wanted, allowed)
@@ -57,7 +57,7 @@ func (b *box) checkRestored(profile string, allowed ...string) error {
 // next boot must restore the old intent or the new one, and never the old one after the new record
 // is in place.
 func TestCrashAfterEveryStepOfACommand(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	for _, c := range []struct{ verb, from, to string }{
 		{"stop", "running", "stopped"},
@@ -67,7 +67,7 @@ func TestCrashAfterEveryStepOfACommand(t *testing.T) {
 	} {
 		t.Run(c.verb+" of a "+c.from+" one", func(t *testing.T) {
 			t.Parallel()
-			b := newBox(t, setup{faults: true})
+			b := newTestContainer(t, setup{faults: true})
 			b.profile("a", sleeper)
 			b.profile("bystander", sleeper)
 			b.boot()
@@ -148,12 +148,12 @@ func checkTidy(t *testing.T, dir string) {
 // TestCrashAfterEveryStepOfABoot kills the container after each volume call of a boot. The next
 // boot must restore all intents.
 func TestCrashAfterEveryStepOfABoot(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	t.Run("the power failed while the home changed its owner", thePowerFailedWhileTheHomeChangedItsOwner)
+	t.Run("the power failed while the home changed its owner", testPowerFailureDuringOwnerChange)
 	wanted := map[string]string{"on": "running", "off": "stopped"}
-	fresh := func() *box {
-		b := newBox(t, setup{faults: true})
+	fresh := func() *testContainer {
+		b := newTestContainer(t, setup{faults: true})
 		for name, want := range wanted {
 			b.profile(name, sleeper)
 			file := filepath.Join(b.profileDir(name), "gateway_state.json")
@@ -174,10 +174,10 @@ func TestCrashAfterEveryStepOfABoot(t *testing.T) {
 	}
 }
 
-// thePowerFailedWhileTheHomeChangedItsOwner checks that a boot marks an unfinished repair on disk
+// testPowerFailureDuringOwnerChange checks that a boot marks an unfinished repair on disk
 // before it changes an owner.
-func thePowerFailedWhileTheHomeChangedItsOwner(t *testing.T) {
-	b := newBox(t, setup{faults: true})
+func testPowerFailureDuringOwnerChange(t *testing.T) {
+	b := newTestContainer(t, setup{faults: true})
 	b.check(os.Chown(b.home, 12345, 12345))
 	const mark = ".hinit-repair-pending"
 	calls := slices.DeleteFunc(b.trace(b.boot), func(call string) bool { return !strings.HasSuffix(call, " "+mark) })
@@ -188,7 +188,7 @@ func thePowerFailedWhileTheHomeChangedItsOwner(t *testing.T) {
 }
 
 // crashBoot kills a boot after call k, and boots again.
-func (b *box) crashBoot(k int, call string, wanted map[string]string) {
+func (b *testContainer) crashBoot(k int, call string, wanted map[string]string) {
 	b.t.Helper()
 	b.setFaultRules(fmt.Sprintf("* * crash skip=%d", k))
 	b.start()
@@ -210,7 +210,7 @@ func (b *box) crashBoot(k int, call string, wanted map[string]string) {
 // TestCrashAfterEveryStepOfAProfileCommand kills hinit profile create, delete and rename after each
 // volume call. After the next boot, each profile must be complete or missing.
 func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	whole := []string{".env", "SOUL.md", "cron", "home", "logs", "memories", "plans", "sessions", "skills", "skins", "workspace"}
 	// A deletion removes /tmp/hinit-NAME-UID, so no other test may use these names.
@@ -224,7 +224,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 	} {
 		t.Run(c.argv[0], func(t *testing.T) {
 			t.Parallel()
-			b := newBox(t, setup{faults: true})
+			b := newTestContainer(t, setup{faults: true})
 			b.profile("on", sleeper)
 			b.profile("off", sleeper)
 			b.boot()
@@ -305,7 +305,7 @@ func TestCrashAfterEveryStepOfAProfileCommand(t *testing.T) {
 }
 
 // manage runs "hinit profile" with its own fault rules, and returns its exit code.
-func (b *box) manage(rule string, args ...string) (code int, err error) {
+func (b *testContainer) manage(rule string, args ...string) (code int, err error) {
 	faults := b.path("faults-of-the-command")
 	if err := os.WriteFile(faults, []byte(rule+"\n"), 0o644); err != nil {
 		return -1, err
@@ -323,7 +323,7 @@ func (b *box) manage(rule string, args ...string) (code int, err error) {
 }
 
 // entries returns the names in a directory of the volume.
-func (b *box) entries(dir string) ([]string, error) {
+func (b *testContainer) entries(dir string) ([]string, error) {
 	list, err := os.ReadDir(filepath.Join(b.home, dir))
 	var names []string
 	for _, e := range list {
@@ -335,9 +335,9 @@ func (b *box) entries(dir string) ([]string, error) {
 // TestKilledAtAnyInstantAfterTheAnswer kills the container after answered commands. The next boot
 // must restore the last command's intent.
 func TestKilledAtAnyInstantAfterTheAnswer(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{agent: "  ready: state-file"})
+	b := newTestContainer(t, setup{agent: "  ready: state-file"})
 	random := rand.New(rand.NewPCG(*seed, 4))
 	names := []string{"a", "b", "c", "d"}
 	asked := map[string]string{}
@@ -346,7 +346,7 @@ func TestKilledAtAnyInstantAfterTheAnswer(t *testing.T) {
 		asked[name] = ""
 	}
 	b.boot()
-	for range scale(25, 400) {
+	for range shortOrFull(25, 400) {
 		for _, name := range names {
 			for range random.IntN(3) {
 				verb := []string{"start", "stop", "restart"}[random.IntN(3)]

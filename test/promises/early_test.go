@@ -13,12 +13,12 @@ import (
 // TestTermWhileHinitBegins sends SIGTERM to a starting container. Even before main, it must stop
 // the container in order.
 func TestTermWhileHinitBegins(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	random := rand.New(rand.NewPCG(*seed, 0))
-	for range scale(10, 400) {
+	for range shortOrFull(10, 400) {
 		// The runtime reports the initialisation of each package, before main.
-		b := newBox(t, setup{env: []string{"GODEBUG=inittrace=1"}})
+		b := newTestContainer(t, setup{env: []string{"GODEBUG=inittrace=1"}})
 		b.start()
 		for begin := time.Now(); !b.outputContains("err", "init hinit/internal/early @"); { // Poll without a pause, because main begins a millisecond later.
 			if time.Since(begin) > patience {
@@ -36,7 +36,7 @@ func TestTermWhileHinitBegins(t *testing.T) {
 }
 
 // outputContains reports whether an output stream of the container contains a text.
-func (b *box) outputContains(stream, text string) bool {
+func (b *testContainer) outputContains(stream, text string) bool {
 	got, err := os.ReadFile(b.path(stream))
 	return err == nil && bytes.Contains(got, []byte(text))
 }

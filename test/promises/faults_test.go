@@ -24,14 +24,14 @@ while :; do n=$((n + 1)); echo "line $n"; sleep 0.01; done
 `
 
 // checkIdleWhileServing fails the test if PID 1 spins or does not answer during a second with a fault.
-func (b *box) checkIdleWhileServing() {
+func (b *testContainer) checkIdleWhileServing() {
 	b.t.Helper()
 	b.checkIdle(func() { b.status() })
 }
 
 // checkIdle fails the test unless PID 1 is idle for one second during the call. A spinning process has
 // no such second.
-func (b *box) checkIdle(meanwhile func()) {
+func (b *testContainer) checkIdle(meanwhile func()) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
 		before, begin := b.usage(), time.Now()
@@ -47,7 +47,7 @@ func (b *box) checkIdle(meanwhile func()) {
 }
 
 // signal signals every process of a service that is up.
-func (b *box) signal(service string, s unix.Signal) {
+func (b *testContainer) signal(service string, s unix.Signal) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
 		all := b.processesOf(service)
@@ -64,11 +64,11 @@ func (b *box) signal(service string, s unix.Signal) {
 // TestTheKernelRefuses makes each system call of PID 1 fail with each realistic error. PID 1 must
 // survive, report the truth, and recover.
 func TestTheKernelRefuses(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	t.Run("starts", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, setup{faults: true, config: quick})
+		b := newTestContainer(t, setup{faults: true, config: quick})
 		b.profile("a", sleeper)
 		b.profile("b", sleeper)
 		b.boot()
@@ -99,7 +99,7 @@ func TestTheKernelRefuses(t *testing.T) {
 	})
 	t.Run("records of intent", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, setup{faults: true, config: quick})
+		b := newTestContainer(t, setup{faults: true, config: quick})
 		b.profile("a", sleeper)
 		b.boot()
 		b.startAndAwait("a")
@@ -129,7 +129,7 @@ func TestTheKernelRefuses(t *testing.T) {
 	})
 	t.Run("logs", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, setup{faults: true, config: quick})
+		b := newTestContainer(t, setup{faults: true, config: quick})
 		b.profile("a", counter)
 		b.boot()
 		b.startAndAwait("a")
@@ -144,8 +144,8 @@ func TestTheKernelRefuses(t *testing.T) {
 	})
 	t.Run("notifications", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, setup{faults: true, config: quick})
-		for _, rule := range []string{"watch * EMFILE", "watch /home ENOSPC", "watch profiles ENOSPC"}[:scale(1, 3)] {
+		b := newTestContainer(t, setup{faults: true, config: quick})
+		for _, rule := range []string{"watch * EMFILE", "watch /home ENOSPC", "watch profiles ENOSPC"}[:shortOrFull(1, 3)] {
 			b.setFaultRules(rule)
 			b.boot()
 			name := fmt.Sprintf("n%d", len(b.status().Services))
@@ -157,7 +157,7 @@ func TestTheKernelRefuses(t *testing.T) {
 	})
 	t.Run("a slow disk", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, setup{faults: true, config: quick})
+		b := newTestContainer(t, setup{faults: true, config: quick})
 		b.profile("a", sleeper)
 		b.profile("b", sleeper)
 		b.boot()
@@ -191,7 +191,7 @@ func TestTheKernelRefuses(t *testing.T) {
 }
 
 // checkLog returns an error unless a counter's log is complete.
-func (b *box) checkLog(profile string) error {
+func (b *testContainer) checkLog(profile string) error {
 	lines, err := b.logLines(profile)
 	if err != nil {
 		return err
@@ -220,9 +220,9 @@ func checkConsecutive(lines []string) error {
 
 // TestAFullDiskAndAReadOnlyOne checks the shipped binary on a full and on a read-only disk.
 func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick, stageConfig: stageConfig{}})
+	b := newTestContainer(t, setup{config: quick, stageConfig: stageConfig{}})
 	b.Tmpfs = map[string]string{b.home: "mode=755,size=2m"}
 	b.profile("a", counter)
 	b.profile("b", sleeper)
@@ -275,11 +275,11 @@ func TestAFullDiskAndAReadOnlyOne(t *testing.T) {
 // TestNoMoreProcesses checks hinit while the agent's user uses up all permitted processes, in three
 // ways.
 func TestNoMoreProcesses(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	t.Run("of the user", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, setup{config: quick, uid: 10321, stageConfig: stageConfig{Limits: map[int]uint64{unix.RLIMIT_NPROC: 4}}})
+		b := newTestContainer(t, setup{config: quick, uid: 10321, stageConfig: stageConfig{Limits: map[int]uint64{unix.RLIMIT_NPROC: 4}}})
 		names := b.profiles(8, sleeper)
 		b.boot()
 		for _, name := range names {
@@ -309,7 +309,7 @@ func TestNoMoreProcesses(t *testing.T) {
 	t.Run("of the container", func(t *testing.T) {
 		t.Parallel()
 		group := pidsGroup(t)
-		b := newBox(t, setup{config: quick, stageConfig: stageConfig{Cgroup: group}})
+		b := newTestContainer(t, setup{config: quick, stageConfig: stageConfig{Cgroup: group}})
 		names := b.profiles(20, sleeper)
 		b.profile("bomb", "while :; do sleep 1000000 & done\n")
 		b.boot()
@@ -330,7 +330,7 @@ func TestNoMoreProcesses(t *testing.T) {
 	})
 	t.Run("open files", func(t *testing.T) {
 		t.Parallel()
-		b := newBox(t, setup{config: quick, stageConfig: stageConfig{Limits: map[int]uint64{unix.RLIMIT_NOFILE: 160}}})
+		b := newTestContainer(t, setup{config: quick, stageConfig: stageConfig{Limits: map[int]uint64{unix.RLIMIT_NOFILE: 160}}})
 		names := b.profiles(5, sleeper)
 		b.boot()
 		b.startAndAwait(names...)
@@ -366,9 +366,9 @@ func pidsGroup(t *testing.T) string {
 
 // TestFrozen checks hinit while single processes or the whole container are stopped.
 func TestFrozen(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	b.profile("a", sleeper)
 	b.profile("deaf", "trap '' TERM\nwhile :; do sleep 1000000; done\n")
 	b.boot()

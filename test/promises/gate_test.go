@@ -17,15 +17,15 @@ import (
 // TestNoSlotOpensBeforeTheBootIsOver checks that no gateway starts during the boot, although the
 // agent registers its slots as up.
 func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	text, err := os.ReadFile(b.path("hinit.yaml"))
 	begun, done := b.path("begun"), b.path("done")
 	b.check(err, os.WriteFile(b.path("hinit.yaml"), fmt.Appendf(text, "boot: {hooks: [{command: [/bin/sh, -c, 'echo >%s; until [ -e %s ]; do sleep .02; done'], user: root}]}\n", begun, done), 0o644))
 	scan := b.enableS6Tools("s6-svscanctl", "s6-svc")
 	names := b.profiles(5, "echo \"{\\\"pid\\\": $$}\" >\"${0%/run}/gateway.pid\"\n"+sleeper)
-	for range scale(2, 25) {
+	for range shortOrFull(2, 25) {
 		_ = os.Remove(begun) // In the first round, the file does not exist.
 		_ = os.Remove(done)
 		for _, name := range names {
@@ -86,9 +86,9 @@ func TestNoSlotOpensBeforeTheBootIsOver(t *testing.T) {
 // TestWhatRunsAsRootHasNothingOfTheAgents checks that root services and hooks get no HOME,
 // directory or PATH inside the volume.
 func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{})
+	b := newTestContainer(t, setup{})
 	writable := b.path("writable")
 	hooked := b.path("hooked")
 	const rounds = 2
@@ -133,12 +133,12 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 		} else if environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p[0].pid)); err != nil || !strings.Contains(string(environment), "\x00PATH="+b.home) {
 			t.Errorf("the gateway has the environment %q, %v", environment, err)
 		}
-		said, err := os.ReadFile(hooked)
+		output, err := os.ReadFile(hooked)
 		b.check(err)
-		lines := strings.Split(string(said), "\n")
+		lines := strings.Split(string(output), "\n")
 		b.rootAttributes("a hook", lines[0], lines)
-		if n := strings.Count(string(said), "\nHOME=/root\n"); n != len(users) {
-			t.Errorf("%d of %d hooks have root's HOME:\n%s", n, len(users), said)
+		if n := strings.Count(string(output), "\nHOME=/root\n"); n != len(users) {
+			t.Errorf("%d of %d hooks have root's HOME:\n%s", n, len(users), output)
 		}
 		sheet.add("root's processes", len(users))
 		b.check(os.Remove(hooked))
@@ -147,7 +147,7 @@ func TestWhatRunsAsRootHasNothingOfTheAgents(t *testing.T) {
 }
 
 // rootAttributes fails the test unless a directory and an environment are independent of the agent.
-func (b *box) rootAttributes(process, dir string, environment []string) {
+func (b *testContainer) rootAttributes(process, dir string, environment []string) {
 	b.t.Helper()
 	if dir != "/" {
 		b.t.Errorf("%s is in %s", process, dir)
@@ -165,9 +165,9 @@ func (b *box) rootAttributes(process, dir string, environment []string) {
 // TestAGatewayThatChangesItsConfigurationDoesNotSpin checks that restart delays apply to a gateway
 // that rewrites its configuration and exits with 78.
 func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: "restart: {initial: 500ms, max: 1s}\n"})
+	b := newTestContainer(t, setup{config: "restart: {initial: 500ms, max: 1s}\n"})
 	b.profile("restless", "date +%s%N >\"${0%/run}/config.yaml\"\nexit 78\n")
 	b.boot()
 	b.check(b.sendCommand("start", "restless"))
@@ -181,7 +181,7 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 	first, err := b.service("restless")
 	b.check(err)
 	begin := time.Now()
-	<-time.After(time.Duration(scale(1, 20)) * time.Second)
+	<-time.After(time.Duration(shortOrFull(1, 20)) * time.Second)
 	last, err := b.service("restless")
 	took := time.Since(begin)
 	b.check(err)
@@ -195,9 +195,9 @@ func TestAGatewayThatChangesItsConfigurationDoesNotSpin(t *testing.T) {
 // TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered checks that the agent's status works while 128 of its
 // s6 tools wait, and that root can show a log without queueable signals.
 func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	scan := b.enableS6Tools("s6-svwait")
 	b.profile("a", "echo spoken; "+sleeper)
 	b.profile("waited", sleeper)
@@ -216,7 +216,7 @@ func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 		}
 		return nil
 	})
-	for range scale(10, 200) {
+	for range shortOrFull(10, 200) {
 		if out, err := b.asAgent(built.shipped, "status", "a"); err != nil {
 			t.Errorf("the status for the agent: %v: %s", err, out)
 		}
@@ -229,7 +229,7 @@ func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 	case <-time.After(patience):
 		t.Error("those who wait were not told")
 	}
-	for range scale(3, 50) {
+	for range shortOrFull(3, 50) {
 		out, err := b.asRoot("prlimit", "--sigpending=0", "timeout", "-k1", strconv.Itoa(int(patience/time.Second)), built.shipped, "logs", "a")
 		if err != nil || !strings.Contains(string(out), "spoken") {
 			t.Errorf("the log without signals: %v: %s", err, out)
@@ -241,10 +241,10 @@ func TestOneWhoWaitsOrHasNoSignalsLeftIsAnswered(t *testing.T) {
 // TestServicesDoNotWaitForTheirSlots checks that services start while the s6 slots are on a hanging
 // disk.
 func TestServicesDoNotWaitForTheirSlots(t *testing.T) {
-	measuring(t)
+	parallelMeasurement(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick, faults: true})
-	n := scale(100, 1000)
+	b := newTestContainer(t, setup{config: quick, faults: true})
+	n := shortOrFull(100, 1000)
 	var services strings.Builder
 	services.WriteString("services:\n")
 	for i := range n {

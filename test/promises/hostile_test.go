@@ -17,9 +17,9 @@ import (
 // TestHostileClients opens a thousand idle connections and sends garbage. Other clients must be
 // served, and PID 1's memory and descriptors must stay bounded.
 func TestHostileClients(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	names := b.profiles(20, sleeper)
 	b.boot()
 	b.startAndAwait(names...)
@@ -34,9 +34,9 @@ func TestHostileClients(t *testing.T) {
 		"POST /v1/services/..%2f..%2fetc/start HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n",
 	}
 	var most usage
-	for range scale(1, 10) {
-		clients := b.connect(scale(300, 1000))
-		for i := range scale(100, 500) {
+	for range shortOrFull(1, 10) {
+		clients := b.connect(shortOrFull(300, 1000))
+		for i := range shortOrFull(100, 500) {
 			if c := b.sendRaw(garbage[i%len(garbage)]); c != nil {
 				clients = append(clients, c)
 			}
@@ -66,7 +66,7 @@ func TestHostileClients(t *testing.T) {
 }
 
 // checkUnharmed waits until all the services are up.
-func (b *box) checkUnharmed(names []string) error {
+func (b *testContainer) checkUnharmed(names []string) error {
 	for _, name := range names {
 		if err := poll(patience, b.checkState(name, client.StateUp)); err != nil {
 			return err
@@ -78,9 +78,9 @@ func (b *box) checkUnharmed(names []string) error {
 // TestTheAgentsClientsDoNotKeepRootOut checks that root is answered while the agent holds many
 // connections open.
 func TestTheAgentsClientsDoNotKeepRootOut(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	b.profile("a", sleeper)
 	b.boot()
 	self, err := os.Executable()

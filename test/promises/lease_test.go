@@ -23,9 +23,9 @@ const onServer = "lock server EEXIST"
 
 // fleet is a set of containers that share a volume.
 type fleet struct {
-	t     *testing.T
-	boxes []*box
-	file  string // File in which the gateways record their running times.
+	t          *testing.T
+	containers []*testContainer
+	file       string // File in which the gateways record their running times.
 }
 
 // newFleet creates containers whose gateways record ten times a second that they run.
@@ -35,11 +35,11 @@ func newFleet(t *testing.T, many int, profiles ...string) *fleet {
 	for i := range many {
 		s := setup{stageConfig: stageConfig{Host: fmt.Sprintf("c%d", i)}, config: quick, faults: true}
 		if i > 0 {
-			s.shares = f.boxes[0]
+			s.shares = f.containers[0]
 		}
-		f.boxes = append(f.boxes, newBox(t, s))
+		f.containers = append(f.containers, newTestContainer(t, s))
 	}
-	b := f.boxes[0]
+	b := f.containers[0]
 	f.file = b.path("ran")
 	b.check(os.WriteFile(f.file, nil, 0o666), os.Chmod(f.file, 0o666))
 	for _, name := range profiles {
@@ -57,7 +57,7 @@ done
 }
 
 // pause stops all processes of a container, its init first.
-func (f *fleet) pause(b *box) {
+func (f *fleet) pause(b *testContainer) {
 	_ = b.cmd.Process.Signal(unix.SIGSTOP)
 	for _, p := range b.processes() {
 		_ = unix.Kill(p.pid, unix.SIGSTOP) // Ignore the error: the process may have ended.
@@ -65,7 +65,7 @@ func (f *fleet) pause(b *box) {
 }
 
 // unpause resumes all processes, the init last.
-func (f *fleet) unpause(b *box) {
+func (f *fleet) unpause(b *testContainer) {
 	for _, p := range b.processes() {
 		_ = unix.Kill(p.pid, unix.SIGCONT)
 	}
@@ -113,7 +113,7 @@ func (f *fleet) checkExclusive() {
 }
 
 // serving returns an error unless a container serves the volume.
-func serving(b *box) func() error {
+func serving(b *testContainer) func() error {
 	return func() error {
 		if !b.running() {
 			return errHopeless
@@ -127,7 +127,7 @@ func serving(b *box) func() error {
 }
 
 // waiting returns an error unless a container reports that it waits for holder.
-func waiting(b, holder *box) func() error {
+func waiting(b, holder *testContainer) func() error {
 	return func() error {
 		if !b.running() {
 			return errHopeless
@@ -146,10 +146,10 @@ func waiting(b, holder *box) func() error {
 }
 
 // newPair starts two containers with two profiles: the first serves, and the second waits.
-func newPair(t *testing.T) (f *fleet, one, two *box) {
+func newPair(t *testing.T) (f *fleet, one, two *testContainer) {
 	t.Helper()
 	f = newFleet(t, 2, "a", "b")
-	one, two = f.boxes[0], f.boxes[1]
+	one, two = f.containers[0], f.containers[1]
 	one.start()
 	within(t, patience, serving(one))
 	two.start()
@@ -160,7 +160,7 @@ func newPair(t *testing.T) (f *fleet, one, two *box) {
 // TestTwoContainersOnOneVolume checks that the second container leaves the gateways to the first,
 // and takes over when the first ends.
 func TestTwoContainersOnOneVolume(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	f, one, two := newPair(t)
 	if s := two.status(); len(s.Services) > 0 || s.Init.Cmd == nil {
@@ -192,7 +192,7 @@ func TestTwoContainersOnOneVolume(t *testing.T) {
 // TestAPausedContainerKeepsItsVolume checks that no other container takes over from a paused one.
 // Otherwise both would run gateways after the resume.
 func TestAPausedContainerKeepsItsVolume(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	f, one, two := newPair(t)
 	before, err := one.service("a")
@@ -221,7 +221,7 @@ func TestAPausedContainerKeepsItsVolume(t *testing.T) {
 // TestTheAgentCannotKeepAVolumeFromBeingServed checks that the agent can't block a container with
 // files in .hinit. If the agent's lock delays an init, a message must name it.
 func TestTheAgentCannotKeepAVolumeFromBeingServed(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	f, one, two := newPair(t)
 	dir := filepath.Join(one.home, ".hinit")
@@ -241,7 +241,7 @@ func TestTheAgentCannotKeepAVolumeFromBeingServed(t *testing.T) {
 
 // TestALeaseIsHandedOver checks that a container keeps its lock across a re-execution.
 func TestALeaseIsHandedOver(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	_, one, two := newPair(t)
 	gateway, err := one.service("a")
@@ -271,10 +271,10 @@ func TestALeaseIsHandedOver(t *testing.T) {
 // TestOnAServerALostLockEndsTheGateways replaces the lock file. The holder must kill its gateways,
 // and their exits must name the lost lock.
 func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	f := newFleet(t, 1, "a")
-	b := f.boxes[0]
+	b := f.containers[0]
 	b.setFaultRules(onServer)
 	b.start()
 	within(t, patience, serving(b))
@@ -304,24 +304,24 @@ func TestOnAServerALostLockEndsTheGateways(t *testing.T) {
 // TestOnAVolumeFrozenAtTheBootNothingStartsTwice starts two containers on a frozen volume. Both may
 // run only their CMD; after the thaw, only one may boot.
 func TestOnAVolumeFrozenAtTheBootNothingStartsTwice(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	one := newBox(t, setup{stageConfig: stageConfig{Host: "c0"}})
+	one := newTestContainer(t, setup{stageConfig: stageConfig{Host: "c0"}})
 	ran := one.path("ran")
 	one.check(os.WriteFile(ran, nil, 0o666), os.Chmod(ran, 0o666))
 	one.config = quick + fmt.Sprintf(`boot: {hooks: [{command: [sh, -c, "echo hook on $(uname -n) >>%[1]s"]}]}
 services:
   beside: {command: [sh, -c, "echo service on $(uname -n) >>%[1]s; exec sleep 1000"], cwd: "{home}"}
 `, ran)
-	two := newBox(t, setup{stageConfig: stageConfig{Host: "c1"}, config: one.config})
+	two := newTestContainer(t, setup{stageConfig: stageConfig{Host: "c1"}, config: one.config})
 	one.check(os.WriteFile(one.path("hinit.yaml"), fmt.Appendf(nil, baseConfig+one.config, one.uid, built.agent, one.agent), 0o644))
 	freeze, thaw := one.freezable()
 	two.home = one.home
 	freeze()
-	for _, b := range []*box{one, two} {
+	for _, b := range []*testContainer{one, two} {
 		b.start()
 	}
-	for _, b := range []*box{one, two} {
+	for _, b := range []*testContainer{one, two} {
 		within(t, patience, func() error {
 			ctx, cancel := context.WithTimeout(context.Background(), patience)
 			defer cancel()
@@ -342,7 +342,7 @@ services:
 	}
 	thaw()
 	within(t, patience, func() error {
-		for _, pair := range [][2]*box{{one, two}, {two, one}} {
+		for _, pair := range [][2]*testContainer{{one, two}, {two, one}} {
 			s, err := pair[0].service("beside")
 			if err == nil && s.State == client.StateUp && waiting(pair[1], pair[0])() == nil {
 				return nil
@@ -363,7 +363,7 @@ services:
 // TestContainersOnOneVolumeAtRandom randomly pauses, kills and restarts up to ten containers on one
 // volume. No profile may have two gateways.
 func TestContainersOnOneVolumeAtRandom(t *testing.T) {
-	long(t)
+	parallelLong(t)
 	requireRoot(t)
 	if !*full {
 		t.Skip("it takes minutes; the short form is TestTwoContainersOnOneVolume")
@@ -371,10 +371,10 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(*seed, 27))
 	for _, many := range []int{2, 3, 10} {
 		f := newFleet(t, many, "a", "b")
-		for _, b := range f.boxes {
+		for _, b := range f.containers {
 			b.start()
 		}
-		paused := map[*box]time.Time{} // End of the pause, by container.
+		paused := map[*testContainer]time.Time{} // End of the pause, by container.
 		deeds := 0
 		for end := time.Now().Add(*leaseSpan); time.Now().Before(end); deeds++ {
 			<-time.After(time.Duration(random.Int64N(int64(3 * time.Second))))
@@ -384,7 +384,7 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 					delete(paused, b)
 				}
 			}
-			b := f.boxes[random.IntN(many)]
+			b := f.containers[random.IntN(many)]
 			if _, is := paused[b]; is {
 				continue
 			}
@@ -404,7 +404,7 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 			f.unpause(b)
 		}
 		within(t, patience, func() (err error) {
-			for _, b := range f.boxes {
+			for _, b := range f.containers {
 				if err = serving(b)(); err == nil {
 					return nil
 				}
@@ -414,7 +414,7 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 		f.checkExclusive()
 		t.Logf("%d containers: %d deeds", many, deeds)
 		sheet.add("lease deeds", deeds)
-		for _, b := range f.boxes {
+		for _, b := range f.containers {
 			b.kill()
 		}
 	}
@@ -423,10 +423,10 @@ func TestContainersOnOneVolumeAtRandom(t *testing.T) {
 // TestAFileSystemThatRefusesLocksDoesNotHoldUpTheBoot checks that hinit serves a volume whose file system refuses flock(2), and
 // says that nothing protects it. With EPERM, it must not say for ever that it can't lock the volume yet.
 func TestAFileSystemThatRefusesLocksDoesNotHoldUpTheBoot(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	for _, errno := range []string{"EPERM", "ENOLCK"} {
-		b := newBox(t, setup{config: quick, faults: true})
+		b := newTestContainer(t, setup{config: quick, faults: true})
 		b.profile("a", sleeper)
 		b.setFaultRules("lock " + b.home + " " + errno)
 		b.boot()

@@ -14,7 +14,7 @@ import (
 )
 
 // atLimit runs a shell in a full control group, as "docker exec" does. The shell can't fork.
-func (b *box) atLimit(group, script string) (out string, code int) {
+func (b *testContainer) atLimit(group, script string) (out string, code int) {
 	b.t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "echo $$ > "+filepath.Join(group, "cgroup.procs")+"\n"+script)
 	cmd.Env = append(os.Environ(), "HINIT_RUNTIME_DIR="+b.path("run"), "HINIT_CONFIG="+b.path("hinit.yaml"))
@@ -28,10 +28,10 @@ func (b *box) atLimit(group, script string) (out string, code int) {
 // TestRootActsAtALimitThatIsReached checks that hinit's commands work in a container at its process
 // limit.
 func TestRootActsAtALimitThatIsReached(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	group := pidsGroup(t)
-	b := newBox(t, setup{config: quick, stageConfig: stageConfig{Cgroup: group}})
+	b := newTestContainer(t, setup{config: quick, stageConfig: stageConfig{Cgroup: group}})
 	names := b.profiles(4, sleeper)
 	b.boot()
 	b.startAndAwait(names...)

@@ -17,7 +17,7 @@ var (
 	full      = flag.Bool("full", false, "try everything that the sheet says, which takes about a quarter of an hour")
 	write     = flag.Bool("write", false, "write the figures into docs/reference/promises.md")
 	seed      = flag.Uint64("seed", uint64(time.Now().UnixNano()), "what is random follows from it")
-	day       = flag.Int("events", 0, "how many events a day of 200 profiles has; 0 is 1000 of 40, and 100000 of 200 with -full")
+	dayEvents = flag.Int("events", 0, "how many events a day of 200 profiles has; 0 is 1000 of 40, and 100000 of 200 with -full")
 	span      = flag.Duration("span", 0, "how long chaos reigns; 0 is 5s, and a minute with -full")
 	leaseSpan = flag.Duration("lease", 100*time.Second, "how long each fleet of containers on one volume is disturbed, with -full")
 )
@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 
 func run(m *testing.M) int {
 	testkit.IsolateProcess()
-	testkit.LimitParallel(scale(6, 100))         // These tests mostly wait. In the full form, turns limits how many run.
+	testkit.LimitParallel(shortOrFull(6, 100))   // These tests mostly wait. In the full form, turns limits how many run.
 	root, err := os.MkdirTemp("/var/tmp", "hp-") // Use a short path, because a socket path has at most 107 bytes.
 	if err == nil {
 		err = os.Chmod(root, 0o755)
@@ -98,19 +98,19 @@ func within(t testing.TB, deadline time.Duration, condition func() error) {
 // The full form has three kinds of tests. Tests that measure times run first, one after the other, and nothing else runs
 // meanwhile. Then the tests that take many minutes start together. All other tests run beside them, a few at a time.
 
-// measuring calls t.Parallel for a test that measures times. In the full form, no other test runs
+// parallelMeasurement calls t.Parallel for a test that measures times. In the full form, no other test runs
 // beside it.
-func measuring(t *testing.T) {
+func parallelMeasurement(t *testing.T) {
 	if !*full {
 		t.Parallel()
 	}
 }
 
-// long calls t.Parallel for a test that takes minutes in the full form. It needs no turn.
-func long(t *testing.T) { t.Parallel() }
+// parallelLong calls t.Parallel for a test that takes minutes in the full form. It needs no turn.
+func parallelLong(t *testing.T) { t.Parallel() }
 
-// beside calls t.Parallel for an ordinary test. In the full form, the test takes a turn.
-func beside(t *testing.T) {
+// parallelInTurn calls t.Parallel for an ordinary test. In the full form, the test takes a turn.
+func parallelInTurn(t *testing.T) {
 	t.Parallel()
 	if *full {
 		turns <- struct{}{}
@@ -121,8 +121,8 @@ func beside(t *testing.T) {
 // turns limits, in the full form, how many tests run at a time beside the long ones.
 var turns = make(chan struct{}, 4)
 
-// scale returns short in the short form of the tests, and whole in the full form.
-func scale(short, whole int) int {
+// shortOrFull returns short in the short form of the tests, and whole in the full form.
+func shortOrFull(short, whole int) int {
 	if *full {
 		return whole
 	}

@@ -14,18 +14,18 @@ import (
 // TestTenThousandEmptyDirectories checks that empty directories in profiles/ cost a boot neither
 // time nor threads or descriptors.
 func TestTenThousandEmptyDirectories(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	group := pidsGroup(t)
 	const most = 500
-	b := newBox(t, setup{config: fmt.Sprintf("profiles: {max: %d}\n", most), stageConfig: stageConfig{Cgroup: group}})
+	b := newTestContainer(t, setup{config: fmt.Sprintf("profiles: {max: %d}\n", most), stageConfig: stageConfig{Cgroup: group}})
 	b.profile("zz", sleeper)
 	b.boot()
 	b.startAndAwait("zz")
 	alone := b.usage()
 	b.stop()
 
-	n := scale(1500, 100_000)
+	n := shortOrFull(1500, 100_000)
 	for i := range n {
 		dir := b.profileDir(fmt.Sprintf("a%06d", i))
 		b.check(os.Mkdir(dir, 0o755), os.Lchown(dir, b.uid, b.uid))
@@ -42,9 +42,9 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 	if full.threads > alone.threads+4 || full.files > alone.files+8 {
 		t.Errorf("%d directories cost %d threads and %d descriptors; without them they are %d and %d", n, full.threads, full.files, alone.threads, alone.files)
 	}
-	<-time.After(time.Duration(scale(0, 20)) * time.Second) // The new profile has caused a full scan, which runs only when hinit is idle.
+	<-time.After(time.Duration(shortOrFull(0, 20)) * time.Second) // The new profile has caused a full scan, which runs only when hinit is idle.
 	begin, before := time.Now(), b.usage()
-	<-time.After(time.Duration(scale(1, 10)) * time.Second)
+	<-time.After(time.Duration(shortOrFull(1, 10)) * time.Second)
 	quiet := b.usage()
 	sheet.add("empty directories", n)
 	sheet.set("their memory", fmt.Sprintf("%.1f MiB", float64(quiet.private-alone.private)/1024))
@@ -55,12 +55,12 @@ func TestTenThousandEmptyDirectories(t *testing.T) {
 // TestTwoThousandProfiles checks that all gateways of thousands of profiles come up, and prints the
 // cost of one gateway.
 func TestTwoThousandProfiles(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	private := 0
-	few := scale(25, 500)
+	few := shortOrFull(25, 500)
 	for i, n := range []int{few, 4 * few} {
-		b := newBox(t, setup{config: quick})
+		b := newTestContainer(t, setup{config: quick})
 		for _, name := range b.profiles(n, sleeper) {
 			file := filepath.Join(b.profileDir(name), "gateway_state.json")
 			b.check(os.WriteFile(file, []byte(`{"desired_state":"running"}`+"\n"), 0o644), os.Lchown(file, b.uid, b.uid))

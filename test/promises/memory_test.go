@@ -21,10 +21,10 @@ func critical(profiles ...string) string {
 // TestNoMoreMemory fills the container's memory. The kernel must kill other processes before PID 1,
 // which must report and restart them.
 func TestNoMoreMemory(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	group := memoryGroup(t, 64<<20)
-	b := newBox(t, setup{config: quick + critical("small", "large", "calm"), stageConfig: stageConfig{Memory: group}})
+	b := newTestContainer(t, setup{config: quick + critical("small", "large", "calm"), stageConfig: stageConfig{Memory: group}})
 	small := `x=$(head -c 900000 /dev/zero | tr "\\0" x); echo full; sleep 1000000`
 	b.profile("small", "while :; do sh -c '"+small+"' & sleep 0.02; done\n")
 	b.profile("large", "exec "+b.program()+" testproc:eat 100000000\n")
@@ -39,7 +39,7 @@ func TestNoMoreMemory(t *testing.T) {
 		if !b.running() {
 			return errHopeless
 		}
-		if kills = oomKills(group); kills < scale(20, 200) {
+		if kills = oomKills(group); kills < shortOrFull(20, 200) {
 			return fmt.Errorf("the kernel has killed %d", kills)
 		}
 		return nil
@@ -68,11 +68,11 @@ func TestNoMoreMemory(t *testing.T) {
 // TestPID1SurvivesItsOwnExecWithoutMemory re-executes hinit in a container whose memory is full.
 // The kernel must never kill PID 1.
 func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	group := memoryGroup(t, 64<<20)
-	filled := func() *box {
-		b := newBox(t, setup{config: quick + critical("fill1", "fill2", "fill3"), faults: true, stageConfig: stageConfig{Memory: group}})
+	filled := func() *testContainer {
+		b := newTestContainer(t, setup{config: quick + critical("fill1", "fill2", "fill3"), faults: true, stageConfig: stageConfig{Memory: group}})
 		for _, name := range []string{"fill1", "fill2", "fill3"} {
 			b.profile(name, "while :; do "+b.program()+" testproc:eat 60000000; done\n")
 		}
@@ -81,7 +81,7 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 		return b
 	}
 	b := filled()
-	rounds := scale(5, 200)
+	rounds := shortOrFull(5, 200)
 	for range rounds {
 		before := oomKills(group)
 		within(t, patience, func() error {
@@ -97,7 +97,7 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 	}
 	sheet.add("re-executions without memory", rounds)
 	b.kill()
-	for range scale(1, 50) {
+	for range shortOrFull(1, 50) {
 		b := filled()
 		b.check(os.WriteFile(b.path("run/panic.new"), []byte("loop"), 0o644), os.Rename(b.path("run/panic.new"), b.path("run/panic")))
 		within(t, patience, func() error {
@@ -114,25 +114,25 @@ func TestPID1SurvivesItsOwnExecWithoutMemory(t *testing.T) {
 // TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot checks a boot with little memory and very many
 // long file names.
 func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	group := memoryGroup(t, scale(32, 64)<<20)
-	b := newBox(t, setup{config: quick + critical("calm"), stageConfig: stageConfig{Memory: group}})
+	group := memoryGroup(t, shortOrFull(32, 64)<<20)
+	b := newTestContainer(t, setup{config: quick + critical("calm"), stageConfig: stageConfig{Memory: group}})
 	b.profile("calm", sleeper)
 	b.boot()
 	b.startAndAwait("calm")
 	b.stop()
-	n := scale(40_000, 400_000)
+	n := shortOrFull(40_000, 400_000)
 	long := strings.Repeat("n", 240)
 	full := []string{b.volume()}
-	if scale(0, 1) == 1 {
+	if shortOrFull(0, 1) == 1 {
 		full = append(full, b.profileDir("calm"), b.profileDir(""), filepath.Join(b.volume(), "logs/gateways"))
 	}
 	for i := range n {
 		b.check(os.Symlink("x", fmt.Sprintf("%s/%s%07d", full[i%len(full)], long, i)))
 	}
 	kills := oomKills(group)
-	for range scale(1, 3) {
+	for range shortOrFull(1, 3) {
 		b.boot()
 		within(t, patience, b.checkState("calm", client.StateUp))
 		b.kill()
@@ -145,7 +145,7 @@ func TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot(t *testing.T) {
 
 // checkInherited returns an error unless the kernel would kill the CMD and a service's processes before
 // PID 1.
-func (b *box) checkInherited(profile string) error {
+func (b *testContainer) checkInherited(profile string) error {
 	const most = 1000 // Largest oom_score_adj; some machines start the tests with a value other than 0.
 	own := oomScoreAdj(b.cmd.Process.Pid)
 	var errs []error

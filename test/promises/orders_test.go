@@ -28,7 +28,7 @@ const (
 
 // freezable gives a container its own volume, which can be frozen like with fsfreeze(8). Writers
 // block until the thaw.
-func (b *box) freezable() (freeze, thaw func()) {
+func (b *testContainer) freezable() (freeze, thaw func()) {
 	b.t.Helper()
 	image := b.path("image")
 	b.check(os.WriteFile(image, nil, 0o600), os.Truncate(image, 32<<20))
@@ -65,7 +65,7 @@ func (b *box) freezable() (freeze, thaw func()) {
 
 // checkAgreement fails unless the disk, the supervisor and the gateway agree on a profile's desired state.
 // want is "" if the last command is unknown.
-func (b *box) checkAgreement(profile, want string) error {
+func (b *testContainer) checkAgreement(profile, want string) error {
 	s, err := b.service(profile)
 	if err != nil {
 		return err
@@ -83,9 +83,9 @@ func (b *box) checkAgreement(profile, want string) error {
 // TestOrdersAroundAFrozenVolume checks that the disk and the gateway agree after a freeze, in spite
 // of clients that gave up.
 func TestOrdersAroundAFrozenVolume(t *testing.T) {
-	measuring(t)
+	parallelMeasurement(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	freeze, thaw := b.freezable()
 	b.profile("a", sleeper)
 	b.boot()
@@ -93,14 +93,14 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	t.Logf("seed %d", *seed)
 	r := rand.New(rand.NewPCG(*seed, 12))
 	var worst time.Duration
-	for range scale(2, 60) {
+	for range shortOrFull(2, 60) {
 		freeze()
 		want := b.desired("a")
 		for range 1 + r.IntN(3) {
 			verb := []string{"start", "stop", "restart"}[r.IntN(3)]
 			// A timeout means that hinit has accepted the command.
 			err := b.command(verb, "a", client.WaitOptions{Wait: r.IntN(2) == 0, Timeout: time.Duration(30+r.IntN(300)) * time.Millisecond})
-			if said := (*client.Error)(nil); !errors.As(err, &said) || said.Kind != client.KindTimeout {
+			if clientErr := (*client.Error)(nil); !errors.As(err, &clientErr) || clientErr.Kind != client.KindTimeout {
 				t.Errorf("the answer to a %s on a frozen volume is %v", verb, err)
 			}
 			want = "running"
@@ -143,9 +143,9 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 // TestEveryRouteAnswersOnAFrozenVolume checks that every API route answers in time, and that a stop
 // sends its signal.
 func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
-	measuring(t)
+	parallelMeasurement(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	freeze, thaw := b.freezable()
 	names := []string{"a", "b", "c", "d", "e"}
 	for _, name := range names {
@@ -156,7 +156,7 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	freeze()
 	begin := time.Now()
 	var worst time.Duration
-	long := time.Duration(scale(600, 2000)) * time.Millisecond
+	long := time.Duration(shortOrFull(600, 2000)) * time.Millisecond
 	for _, tt := range []struct {
 		method, path, body string
 		limit              time.Duration // Maximum wait of the request; 0 if it waits for nothing.
@@ -204,13 +204,13 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 		t.Errorf("hinit stop --timeout %v: %v\n%s", long, err, out)
 	}
 	// The doctor must answer too, without writing to the volume.
-	told := make(chan string, 1)
+	messages := make(chan string, 1)
 	go func() {
 		out, err := b.enter("env", "HINIT_RUNTIME_DIR="+b.path("run"), "HINIT_CONFIG="+b.path("hinit.yaml"), "HERMES_HOME="+b.home, built.shipped, "doctor")
-		told <- fmt.Sprintf("%s%v", out, err)
+		messages <- fmt.Sprintf("%s%v", out, err)
 	}()
 	select {
-	case text := <-told:
+	case text := <-messages:
 		if !strings.Contains(text, "can be read, but a write has taken longer than 8s") || !strings.HasSuffix(text, "exit status 1") {
 			t.Errorf("hinit doctor says\n%s", text)
 		}
@@ -227,7 +227,7 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 }
 
 // apiRequest sends a request to the control API, and returns the answer's body.
-func (b *box) apiRequest(method, path, body string) (string, error) {
+func (b *testContainer) apiRequest(method, path, body string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	r, err := http.NewRequestWithContext(ctx, method, "http://hinit"+path, strings.NewReader(body))

@@ -11,9 +11,9 @@ import (
 // TestMemoryIsRecordedAfterAReExecution checks that a re-executed hinit still records the gateways'
 // memory for the next boot.
 func TestMemoryIsRecordedAfterAReExecution(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick, stageConfig: stageConfig{Memory: memoryGroup(t, 64<<20)}})
+	b := newTestContainer(t, setup{config: quick, stageConfig: stageConfig{Memory: memoryGroup(t, 64<<20)}})
 	b.profile("calm", sleeper)
 	b.boot()
 	b.check(b.sendCommand("start", "calm"))

@@ -21,9 +21,9 @@ import (
 // TestTermAroundAReexec sends SIGTERM at random instants around a re-execution. It must stop the
 // container, except in the milliseconds in which the Go runtime starts.
 func TestTermAroundAReexec(t *testing.T) {
-	measuring(t)
+	parallelMeasurement(t)
 	requireRoot(t)
-	deaf := termsAroundAReexec(t, scale(8, 50), rand.New(rand.NewPCG(*seed, 9)))
+	deaf := termsAroundAReexec(t, shortOrFull(8, 50), rand.New(rand.NewPCG(*seed, 9)))
 	if len(deaf) > 0 {
 		sheet.set("most deaf", deaf[len(deaf)/2].String())
 	}
@@ -31,7 +31,7 @@ func TestTermAroundAReexec(t *testing.T) {
 
 // TestTermAroundAReexecOnABusyMachine is TestTermAroundAReexec with more repetitions, beside other tests.
 func TestTermAroundAReexecOnABusyMachine(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	if !*full {
 		t.Skip("it takes minutes; the short form is TestTermAroundAReexec")
@@ -43,7 +43,7 @@ func TestTermAroundAReexecOnABusyMachine(t *testing.T) {
 // to signals.
 func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []time.Duration) {
 	t.Helper()
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	b.profile("a", sleeper)
 	const stopped, ended = 0, 2 // Exit codes after a stop in order, and after a default SIGTERM.
 	gap := 0
@@ -89,7 +89,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 	out, err := os.ReadFile(b.path("err"))
 	b.check(err)
 	for line := range strings.Lines(string(out)) {
-		if _, d, told := strings.Cut(strings.TrimSpace(line), "deaf to signals for "); told {
+		if _, d, found := strings.Cut(strings.TrimSpace(line), "deaf to signals for "); found {
 			d, _, _ = strings.Cut(d, ";")
 			took, err := time.ParseDuration(d)
 			b.check(err)
@@ -102,7 +102,7 @@ func termsAroundAReexec(t *testing.T, rounds int, random *rand.Rand) (deaf []tim
 }
 
 // keepsServing reports whether a container has not begun to stop: it has answered a hundred times since.
-func (b *box) keepsServing() bool {
+func (b *testContainer) keepsServing() bool {
 	answers := 0
 	for end := time.Now().Add(patience); answers < 100 && b.running() && time.Now().Before(end); <-time.After(10 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -121,9 +121,9 @@ func (b *box) keepsServing() bool {
 // TestAStopThatTheDiskRefusedIsRecordedByTheNextImage checks that a re-executed hinit records a
 // stop that its predecessor could not write.
 func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{faults: true, config: quick})
+	b := newTestContainer(t, setup{faults: true, config: quick})
 	b.profile("a", sleeper)
 	b.boot()
 	b.startAndAwait("a")
@@ -155,14 +155,14 @@ func TestAStopThatTheDiskRefusedIsRecordedByTheNextImage(t *testing.T) {
 // TestAStandbyRunsItsHooksAfterAReexec checks that a standby that was re-executed runs its boot
 // steps when it takes over.
 func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	first := newBox(t, setup{stageConfig: stageConfig{Host: "c0"}, config: quick})
+	first := newTestContainer(t, setup{stageConfig: stageConfig{Host: "c0"}, config: quick})
 	first.profile("a", sleeper)
 	first.boot()
 	first.startAndAwait("a")
 	hooked := first.path("hooked")
-	second := newBox(t, setup{
+	second := newTestContainer(t, setup{
 		stageConfig: stageConfig{Host: "c1"}, shares: first,
 		config: quick + "boot: {hooks: [{command: [/bin/sh, -c, 'echo hooked >>" + hooked + "'], user: root}]}\n",
 	})
@@ -190,8 +190,8 @@ func TestAStandbyRunsItsHooksAfterAReexec(t *testing.T) {
 	}
 }
 
-// hungryBomb is a fork bomb that takes every process number.
-const hungryBomb = "renice -n 10 $$ >/dev/null\nb() { while :; do command eval 'b &'; done; }\nb 2>/dev/null\n"
+// pidBomb is a fork bomb that takes every process number.
+const pidBomb = "renice -n 10 $$ >/dev/null\nb() { while :; do command eval 'b &'; done; }\nb 2>/dev/null\n"
 
 // TestPID1SurvivesItsOwnExecUnderAForkBomb re-executes hinit beside a fork bomb. PID 1 must
 // survive, although it may be unable to create threads.
@@ -199,7 +199,7 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 	requireRoot(t)
 	for _, limit := range []int{64, 150, 256} {
 		t.Run(fmt.Sprint(limit), func(t *testing.T) {
-			long(t)
+			parallelLong(t)
 			b, names := startForkBomb(t, limit, 10)
 			pids := func() (all []int) {
 				for _, name := range names {
@@ -210,7 +210,7 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 				return all
 			}
 			before := pids()
-			rounds := scale(4, 200)
+			rounds := shortOrFull(4, 200)
 			for range rounds {
 				b.full()
 				b.reexec()
@@ -228,7 +228,7 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 			if still := b.pauseTimes(); len(still) > 0 {
 				t.Logf("everything stood still for %v at least, %v at the median, %v at most", still[0], still[len(still)/2], still[len(still)-1])
 			}
-			for i := range scale(1, 50) {
+			for i := range shortOrFull(1, 50) {
 				b, names := startForkBomb(t, limit, 2)
 				b.full()
 				b.check(os.WriteFile(b.path("run/panic.new"), []byte([]string{"loop", "goroutine"}[i%2]), 0o644), os.Rename(b.path("run/panic.new"), b.path("run/panic")))
@@ -249,16 +249,16 @@ func TestPID1SurvivesItsOwnExecUnderAForkBomb(t *testing.T) {
 // TestAReexecAsTheAgentsUserSurvivesAForkBomb checks a re-execution of a non-root PID 1 under a
 // fork bomb, where RLIMIT_NPROC counts PID 1's threads.
 func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	const limit, user = 120, 10421
-	b := newBox(t, setup{config: quick, uid: user, stageConfig: stageConfig{Cgroup: pidsGroup(t), User: user, Limits: map[int]uint64{unix.RLIMIT_NPROC: limit}}})
+	b := newTestContainer(t, setup{config: quick, uid: user, stageConfig: stageConfig{Cgroup: pidsGroup(t), User: user, Limits: map[int]uint64{unix.RLIMIT_NPROC: limit}}})
 	names := b.profiles(5, sleeper)
-	b.profile("bomb", hungryBomb)
+	b.profile("bomb", pidBomb)
 	b.boot()
 	b.startAndAwait(names...)
 	b.check(b.sendCommand("start", "bomb"))
-	rounds := scale(3, 50)
+	rounds := shortOrFull(3, 50)
 	for range rounds {
 		b.crowded(limit)
 		b.reexec()
@@ -270,9 +270,9 @@ func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 // TestAReexecResumesWhatItHasStoppedAndNothingElse checks that a process that was stopped before a
 // re-execution stays stopped.
 func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick, stageConfig: stageConfig{Cgroup: pidsGroup(t)}})
+	b := newTestContainer(t, setup{config: quick, stageConfig: stageConfig{Cgroup: pidsGroup(t)}})
 	b.profile("a", sleeper)
 	b.profile("shell", "exec /bin/bash -c 'set -m; sleep 1000000; echo the job was seen stopped; exec sleep 1000000'\n")
 	b.boot()
@@ -286,7 +286,7 @@ func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 	})
 	// This limit leaves space for docker exec and no other process.
 	b.check(os.WriteFile(filepath.Join(b.Cgroup, "pids.max"), []byte(strconv.Itoa(b.pids(b.Cgroup)+9)), 0))
-	rounds := scale(5, 100)
+	rounds := shortOrFull(5, 100)
 	for range rounds {
 		b.reexec()
 	}
@@ -305,9 +305,9 @@ func TestAReexecResumesWhatItHasStoppedAndNothingElse(t *testing.T) {
 // TestAReexecThatCouldEndHinitIsRefused checks that a hinit below another PID 1 refuses a
 // re-execution at the process limit.
 func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick, stageConfig: stageConfig{Cgroup: pidsGroup(t), Below: true}})
+	b := newTestContainer(t, setup{config: quick, stageConfig: stageConfig{Cgroup: pidsGroup(t), Below: true}})
 	b.profile("a", sleeper)
 	b.boot()
 	b.startAndAwait("a")
@@ -326,9 +326,9 @@ func TestAReexecThatCouldEndHinitIsRefused(t *testing.T) {
 // TestAReexecIntoAProgramThatIsNoHinitIsRefused checks that root can't end a container through the API, with a program that
 // is no hinit. Another hinit passes the trial and takes over.
 func TestAReexecIntoAProgramThatIsNoHinitIsRefused(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	b.profile("a", sleeper)
 	b.boot()
 	b.startAndAwait("a")
@@ -350,12 +350,12 @@ func TestAReexecIntoAProgramThatIsNoHinitIsRefused(t *testing.T) {
 }
 
 // startForkBomb boots a container whose control group has no free process number.
-func startForkBomb(t *testing.T, limit, gateways int) (b *box, names []string) {
+func startForkBomb(t *testing.T, limit, gateways int) (b *testContainer, names []string) {
 	t.Helper()
 	group := pidsGroup(t)
-	b = newBox(t, setup{config: quick, faults: true, stageConfig: stageConfig{Cgroup: group}})
+	b = newTestContainer(t, setup{config: quick, faults: true, stageConfig: stageConfig{Cgroup: group}})
 	names = b.profiles(gateways, sleeper)
-	b.profile("bomb", hungryBomb)
+	b.profile("bomb", pidBomb)
 	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte(strconv.Itoa(limit)), 0))
 	b.boot()
 	b.startAndAwait(names...)
@@ -364,7 +364,7 @@ func startForkBomb(t *testing.T, limit, gateways int) (b *box, names []string) {
 }
 
 // full waits until the control group has no free process number.
-func (b *box) full() {
+func (b *testContainer) full() {
 	b.t.Helper()
 	text, err := os.ReadFile(filepath.Join(b.Cgroup, "pids.max"))
 	b.check(err)
@@ -374,7 +374,7 @@ func (b *box) full() {
 }
 
 // crowded waits until the control group is at most one below its limit of processes and threads.
-func (b *box) crowded(limit int) {
+func (b *testContainer) crowded(limit int) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
 		if n := b.pids(b.Cgroup); n < limit-1 {
@@ -384,8 +384,8 @@ func (b *box) crowded(limit int) {
 	})
 }
 
-// allMove returns an error while a process of the box is stopped (state T).
-func (b *box) allMove() error {
+// allMove returns an error while a process of the container is stopped (state T).
+func (b *testContainer) allMove() error {
 	for _, p := range b.liveProcesses() {
 		if p.state == 'T' {
 			return fmt.Errorf("process %d (%s) is still stopped", p.innerPID, p.name)
@@ -395,7 +395,7 @@ func (b *box) allMove() error {
 }
 
 // pausedTimes checks how many times hinit stopped all other processes.
-func (b *box) pausedTimes(times int) func() error {
+func (b *testContainer) pausedTimes(times int) func() error {
 	return func() error {
 		if n := len(b.pauseTimes()); n != times {
 			return fmt.Errorf("everything stood still %d times, not %d", n, times)
@@ -405,12 +405,12 @@ func (b *box) pausedTimes(times int) func() error {
 }
 
 // pauseTimes returns how long each re-execution stopped all processes, sorted.
-func (b *box) pauseTimes() (all []time.Duration) {
+func (b *testContainer) pauseTimes() (all []time.Duration) {
 	b.t.Helper()
 	out, err := os.ReadFile(b.path("err"))
 	b.check(err)
 	for line := range strings.Lines(string(out)) {
-		if _, d, told := strings.Cut(strings.TrimSpace(line), "stood still for "); told {
+		if _, d, found := strings.Cut(strings.TrimSpace(line), "stood still for "); found {
 			took, err := time.ParseDuration(d)
 			b.check(err)
 			all = append(all, took)

@@ -17,9 +17,9 @@ import (
 // TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps checks that no service runs as root
 // although the agent keeps exchanging hinit.yaml during reloads.
 func TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{})
+	b := newTestContainer(t, setup{})
 	etc, marker := b.path("etc"), b.path("became-root")
 	text, err := os.ReadFile(b.path("hinit.yaml"))
 	b.check(err, os.Mkdir(etc, 0o755), os.WriteFile(etc+"/hinit.yaml", text, 0o644))
@@ -45,7 +45,7 @@ func TestTheAgentDoesNotBecomeRootByAConfigurationThatItSwaps(t *testing.T) {
 			}
 		}
 	}()
-	reloads, believed := scale(200, 5000), 0
+	reloads, believed := shortOrFull(200, 5000), 0
 	for range reloads {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		if _, err := b.client.Reload(ctx, client.Reload{}); err == nil {

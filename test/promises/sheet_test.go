@@ -121,8 +121,8 @@ func TestTheSheetHasEverything(t *testing.T) {
 	for _, p := range promises() {
 		named = append(named, p.tests...)
 		for _, figure := range regexp.MustCompile(`{([^}]+)}`).FindAllStringSubmatch(p.attempted, -1) {
-			told := regexp.MustCompile(`sheet\.(add|set)\("(` + regexp.QuoteMeta(figure[1]) + `"|cost of each of "\+)`)
-			if !told.MatchString(source.String()) {
+			pattern := regexp.MustCompile(`sheet\.(add|set)\("(` + regexp.QuoteMeta(figure[1]) + `"|cost of each of "\+)`)
+			if !pattern.MatchString(source.String()) {
 				t.Errorf("line %d: no test tells the figure %q", p.number, figure[1])
 			}
 		}

@@ -18,7 +18,7 @@ import (
 )
 
 // program returns a copy of this test binary that the agent's user can execute.
-func (b *box) program() string {
+func (b *testContainer) program() string {
 	b.t.Helper()
 	name := b.path("program")
 	if _, err := os.Stat(name); errors.Is(err, os.ErrNotExist) {
@@ -31,15 +31,15 @@ func (b *box) program() string {
 // TestNoSignalKillsPID1 sends PID 1 every signal in every way. PID 1 must only do what the signals
 // mean, and keep supervising.
 func TestNoSignalKillsPID1(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	times := scale(20, 100)
+	times := shortOrFull(20, 100)
 	// These signals end the container; SIGINT only if it comes twice.
 	ends := []string{fmt.Sprint(int(unix.SIGTERM)), fmt.Sprint(int(unix.SIGINT)), fmt.Sprint(int(unix.SIGPWR)), "37"}
 	for _, user := range []int{agentID, 0} {
 		t.Run(fmt.Sprintf("as %d", user), func(t *testing.T) {
 			t.Parallel()
-			b := newBox(t, setup{config: quick, stageConfig: stageConfig{User: user}})
+			b := newTestContainer(t, setup{config: quick, stageConfig: stageConfig{User: user}})
 			b.cmdline = []string{"sh", "-c", "trap '' HUP QUIT USR1 USR2 WINCH; echo armed; while :; do sleep 1000000; done"}
 			args := append([]string{b.program(), "testproc:signal", "1", fmt.Sprint(times)}, ends...)
 			b.profile("a", sleeper)
@@ -91,10 +91,10 @@ func TestNoSignalKillsPID1(t *testing.T) {
 // TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1 sends signals 32 to 34, which a Go program
 // partly does not handle. PID 1 must survive.
 func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	times := scale(1000, 5000)
-	b := newBox(t, setup{config: quick, stageConfig: stageConfig{User: agentID}})
+	times := shortOrFull(1000, 5000)
+	b := newTestContainer(t, setup{config: quick, stageConfig: stageConfig{User: agentID}})
 	args := []string{b.program(), "testproc:signal", "1", strconv.Itoa(times)}
 	for n := 1; n < 65; n++ {
 		if n < 32 || n > 34 {
@@ -127,13 +127,13 @@ func TestSignalsThatTheRuntimeLeavesAloneDoNotKillPID1(t *testing.T) {
 }
 
 // checkIgnored returns an error unless the events name an ignored signal and its sender.
-func (b *box) checkIgnored(name string) error {
+func (b *testContainer) checkIgnored(name string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	count := 0
-	told := regexp.MustCompile(`ignored signals .*\b(\d+) ` + name + `\b`)
+	pattern := regexp.MustCompile(`ignored signals .*\b(\d+) ` + name + `\b`)
 	err := b.client.Events(ctx, client.EventOptions{}, func(e client.Event) error {
-		if m := told.FindStringSubmatch(e.Reason); m != nil {
+		if m := pattern.FindStringSubmatch(e.Reason); m != nil {
 			n, _ := strconv.Atoi(m[1])
 			count += n
 		}

@@ -20,13 +20,13 @@ import (
 
 // TestOrphans checks that no orphan stays a zombie while PIDs are reused.
 func TestOrphans(t *testing.T) {
-	long(t)
+	parallelLong(t)
 	requireRoot(t)
 	// Each shell leaves twenty background processes as orphans.
-	shells := scale(4_000, 1_000_000)/20 + 1
+	shells := shortOrFull(4_000, 1_000_000)/20 + 1
 	want := uint64(20 * shells)
 	script := `i=0; while [ $i -lt $0 ]; do (: | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : | : &); i=$((i+1)); done; echo made; exec sleep 1000000`
-	b := newBox(t, setup{config: quick, cmdline: []string{"sh", "-c", script, fmt.Sprint(shells)}})
+	b := newTestContainer(t, setup{config: quick, cmdline: []string{"sh", "-c", script, fmt.Sprint(shells)}})
 	b.profile("a", sleeper)
 	b.start()
 	within(t, patience, b.booted)
@@ -56,14 +56,14 @@ func TestOrphans(t *testing.T) {
 // TestADayOfTwoHundredProfiles performs a day's events of 200 profiles in minutes. At the end, PID
 // 1 must have the same memory, threads and descriptors as before.
 func TestADayOfTwoHundredProfiles(t *testing.T) {
-	long(t)
+	parallelLong(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: `restart: {initial: 1ms, max: 5ms, crash_loop_count: 1000}
+	b := newTestContainer(t, setup{config: `restart: {initial: 1ms, max: 5ms, crash_loop_count: 1000}
 stop: {grace: 5s}
 logs: {archives: 1}
 `})
 	b.Tmpfs = map[string]string{b.home: "mode=755"}
-	names := b.profiles(scale(40, 200), sleeper)
+	names := b.profiles(shortOrFull(40, 200), sleeper)
 	// Some profiles write much, so their logs are rotated every ten lives.
 	blurb := strings.Repeat(strings.Repeat("x", 99)+"\n", 700)
 	b.check(os.WriteFile(b.path("blurb"), []byte(blurb), 0o644))
@@ -72,18 +72,18 @@ logs: {archives: 1}
 	}
 	b.boot()
 	b.startAndAwait(names...)
-	events := scale(1000, 100_000)
-	if *day > 0 {
-		events = *day
+	events := shortOrFull(1000, 100_000)
+	if *dayEvents > 0 {
+		events = *dayEvents
 	}
-	d := &dayBox{box: b, names: names}
+	d := &soakContainer{testContainer: b, names: names}
 	d.performEvents(0, events/10) // By now, the heap has its final size.
 	before := d.restUsage(func(usage, int) error { return nil })
 	began := time.Now()
 	d.performEvents(1, events-events/10)
 	// Freed memory returns to the system slowly, and the runtime never ends threads. lumberjack keeps a
 	// goroutine for each writer, which a later log reuses.
-	threads, memory := scale(64, 8), scale(8<<10, 2<<10)
+	threads, memory := shortOrFull(64, 8), shortOrFull(8<<10, 2<<10)
 	after := d.restUsage(func(now usage, goroutines int) error {
 		if now.private > before.private+before.private/5+memory || now.files > before.files+8 || now.threads > before.threads+threads || goroutines > before.goroutines+32 {
 			return fmt.Errorf("PID 1 was %+v after a tenth of the events, and is %+v with %d goroutines after all", before, now, goroutines)
@@ -99,9 +99,9 @@ logs: {archives: 1}
 		d.events.Load(), d.crashes.Load(), d.shortLivedProfiles.Load(), time.Since(began).Round(time.Second), before, after)
 }
 
-// dayBox is the container of TestADayOfTwoHundredProfiles.
-type dayBox struct {
-	*box
+// soakContainer is the container of TestADayOfTwoHundredProfiles.
+type soakContainer struct {
+	*testContainer
 
 	names                               []string
 	events, crashes, shortLivedProfiles atomic.Int64
@@ -116,11 +116,11 @@ type restingUsage struct {
 }
 
 // restUsage waits until all services are up, no other process remains, and holds succeeds.
-func (d *dayBox) restUsage(holds func(usage, int) error) restingUsage {
+func (d *soakContainer) restUsage(holds func(usage, int) error) restingUsage {
 	d.t.Helper()
 	d.awaitRest(d.names)
 	var now restingUsage
-	if err := poll(time.Duration(scale(60, 180))*time.Second, func() error {
+	if err := poll(time.Duration(shortOrFull(60, 180))*time.Second, func() error {
 		now = restingUsage{d.usage(), d.status().Init.Goroutines}
 		return holds(now.usage, now.goroutines)
 	}); err != nil {
@@ -130,7 +130,7 @@ func (d *dayBox) restUsage(holds func(usage, int) error) restingUsage {
 }
 
 // performEvents performs the given number of events on the profiles.
-func (d *dayBox) performEvents(part uint64, events int) {
+func (d *soakContainer) performEvents(part uint64, events int) {
 	d.t.Helper()
 	kill, end := d.killer()
 	defer end()
@@ -159,13 +159,13 @@ func (d *dayBox) performEvents(part uint64, events int) {
 }
 
 // count counts the events that succeeded.
-func (d *dayBox) count(err error) {
+func (d *soakContainer) count(err error) {
 	if err == nil {
 		d.events.Add(1)
 	}
 }
 
-func (d *dayBox) crash(name string, kill func(int)) {
+func (d *soakContainer) crash(name string, kill func(int)) {
 	s, err := d.service(name)
 	if err != nil || s.PID == 0 {
 		return
@@ -178,7 +178,7 @@ func (d *dayBox) crash(name string, kill func(int)) {
 }
 
 // shortLivedProfile creates, runs and deletes a profile with a unique name.
-func (d *dayBox) shortLivedProfile() {
+func (d *soakContainer) shortLivedProfile() {
 	name := fmt.Sprintf("guest%d", d.shortLivedProfiles.Add(1))
 	if err := d.tryMakeProfile(name, sleeper); err != nil {
 		d.t.Error(err)
@@ -197,7 +197,7 @@ func (d *dayBox) shortLivedProfile() {
 }
 
 // killer starts a process that kills others by their PID in the container. end stops it.
-func (b *box) killer() (kill func(inner int), end func()) {
+func (b *testContainer) killer() (kill func(inner int), end func()) {
 	b.t.Helper()
 	cmd := exec.Command("nsenter", "-t", strconv.Itoa(b.cmd.Process.Pid), "-p", "-m", "--", "sh", "-c", "while read -r p; do kill -KILL $p; done")
 	in, err := cmd.StdinPipe()
@@ -214,7 +214,7 @@ func (b *box) killer() (kill func(inner int), end func()) {
 }
 
 // awaitRest waits until all services are up and no other process remains.
-func (b *box) awaitRest(names []string) {
+func (b *testContainer) awaitRest(names []string) {
 	b.t.Helper()
 	b.check(poll(time.Minute, func() error {
 		services := 0

@@ -22,14 +22,14 @@ type stageConfig struct {
 	Program string
 	Argv    []string
 	Tmpfs   map[string]string // Mount options by directory.
-	Run     bool              // Whether the box has its own empty /run.
+	Run     bool              // Whether the container has its own empty /run.
 	Limits  map[int]uint64    // Resource limits of the init.
 	Cgroup  string            // Control group directory that the init joins.
 	Memory  string            // Directory of the only memory control group that the init sees.
 	Owner   int               // User who owns the volume.
 	User    int               // User of the init instead of root.
 	Refused []uint            // System calls that seccomp refuses with EPERM.
-	Host    string            // Host name. If it is set, the box has its own network and /etc/hostname.
+	Host    string            // Host name. If it is set, the container has its own network and /etc/hostname.
 	Named   string            // Content of /etc/hostname.
 	Below   bool              // Whether the init is a child of process 1, as with docker run --init.
 }

@@ -30,12 +30,12 @@ var forkers = map[string]string{
 // TestStopEndsEverything stops services that try to escape, and containers full of them. It
 // measures by how much a stop exceeds the grace.
 func TestStopEndsEverything(t *testing.T) {
-	measuring(t)
+	parallelMeasurement(t)
 	requireRoot(t)
 	const grace = 500 * time.Millisecond
-	budget := time.Duration(scale(2, 5)) * time.Second
-	most := time.Duration(scale(20, 2)) * time.Second
-	b := newBox(t, setup{config: fmt.Sprintf("restart: {initial: 50ms}\nstop: {grace: %v}\nshutdown: {budget: %v}\n", grace, budget)})
+	budget := time.Duration(shortOrFull(2, 5)) * time.Second
+	most := time.Duration(shortOrFull(20, 2)) * time.Second
+	b := newTestContainer(t, setup{config: fmt.Sprintf("restart: {initial: 50ms}\nstop: {grace: %v}\nshutdown: {budget: %v}\n", grace, budget)})
 	var names []string
 	for name, script := range forkers {
 		names = append(names, strings.ReplaceAll(name, " ", "-"))
@@ -43,7 +43,7 @@ func TestStopEndsEverything(t *testing.T) {
 	}
 	slices.Sort(names)
 	var over, answers, ends []time.Duration
-	for range scale(1, 5) {
+	for range shortOrFull(1, 5) {
 		b.boot()
 		b.startAndAwait(names...)
 		// Wait until all processes of the service exist, except for a comet.
@@ -105,7 +105,7 @@ func TestStopEndsEverything(t *testing.T) {
 // service.
 func checkNoCost(t *testing.T) {
 	t.Helper()
-	b := newBox(t, setup{config: "stop: {grace: 1h}\n"})
+	b := newTestContainer(t, setup{config: "stop: {grace: 1h}\n"})
 	b.profile("deaf", forkers["deaf"])
 	b.profile("obedient", sleeper)
 	b.boot()
@@ -131,7 +131,7 @@ func checkNoCost(t *testing.T) {
 }
 
 // stopTime returns how long a service's last stop took.
-func (b *box) stopTime(service string) time.Duration {
+func (b *testContainer) stopTime(service string) time.Duration {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -155,9 +155,9 @@ func (b *box) stopTime(service string) time.Duration {
 // TestNoSignalGoesAstray checks that uninvolved processes get no signal while everything else is
 // stopped and PIDs are reused.
 func TestNoSignalGoesAstray(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	bystander := `for s in HUP INT QUIT USR1 USR2 TERM CONT ALRM; do trap "echo $s >>HITS/$1" $s; done
 mkfifo FIFOS/$1
 while :; do read x <>FIFOS/$1; done
@@ -186,7 +186,7 @@ while :; do read x <>FIFOS/$1; done
 	stays, err := b.service("bystander")
 	b.check(err)
 	sheet.add("recycled", 0) // The sheet needs this figure even if it is 0.
-	for range scale(3, 30) {
+	for range shortOrFull(3, 30) {
 		for i, name := range victims {
 			s, err := b.service(name)
 			b.check(err)

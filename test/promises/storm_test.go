@@ -24,9 +24,9 @@ type sentCommand struct {
 // TestFiftyClientsAtOnce lets many clients start and stop the same services. No service may have
 // two processes, and reported successes must be true.
 func TestFiftyClientsAtOnce(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	names := b.profiles(4, sleeper)
 	b.boot()
 	commands := map[string][]sentCommand{}
@@ -38,7 +38,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 	for i := range 50 {
 		random := rand.New(rand.NewPCG(*seed, uint64(i)))
 		clients.Go(func() {
-			for range scale(10, 200) {
+			for range shortOrFull(10, 200) {
 				name := names[random.IntN(len(names))]
 				g := sentCommand{verb: []string{"start", "stop", "restart"}[random.IntN(3)], sent: time.Now()}
 				g.err = b.sendCommand(g.verb, name)
@@ -90,7 +90,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 }
 
 // longestRun returns the length of a service's longest life.
-func (b *box) longestRun(service string) time.Duration {
+func (b *testContainer) longestRun(service string) time.Duration {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -111,8 +111,8 @@ func (b *box) longestRun(service string) time.Duration {
 
 // isLate reports whether a command was accepted but not carried out in time.
 func isLate(err error) bool {
-	said := (*client.Error)(nil)
-	return errors.As(err, &said) && said.Kind == client.KindTimeout
+	clientErr := (*client.Error)(nil)
+	return errors.As(err, &clientErr) && clientErr.Kind == client.KindTimeout
 }
 
 // lastCommands returns the possible final intents: commands that were answered after the last one was
@@ -135,7 +135,7 @@ func lastCommands(commands []sentCommand) []string {
 }
 
 // checkOneProcess returns an error unless a service has exactly one process, or none if it must be down.
-func (b *box) checkOneProcess(name string) error {
+func (b *testContainer) checkOneProcess(name string) error {
 	s, err := b.service(name)
 	if err != nil {
 		return err
@@ -148,7 +148,7 @@ func (b *box) checkOneProcess(name string) error {
 }
 
 // neverTwice returns an error if it sees two processes of one service.
-func (b *box) neverTwice(names []string, stop <-chan struct{}) error {
+func (b *testContainer) neverTwice(names []string, stop <-chan struct{}) error {
 	for {
 		select {
 		case <-stop:

@@ -26,12 +26,12 @@ const forkBomb = "while :; do command eval 'sleep 3 &'; done 2>/dev/null\n"
 // TestThreadsOfPID1AreAConstant checks that PID 1 creates no threads after the boot. The Go runtime
 // would abort if it can't create one, for example under a fork bomb.
 func TestThreadsOfPID1AreAConstant(t *testing.T) {
-	long(t)
+	parallelLong(t)
 	requireRoot(t)
 	group := pidsGroup(t)
-	b := newBox(t, setup{config: quick, stageConfig: stageConfig{Cgroup: group}})
+	b := newTestContainer(t, setup{config: quick, stageConfig: stageConfig{Cgroup: group}})
 	freeze := b.frozenVolume()
-	names := b.profiles(scale(60, 500), sleeper)
+	names := b.profiles(shortOrFull(60, 500), sleeper)
 	b.profile("counter", counter)
 	b.profile("bomb", forkBomb)
 	b.boot()
@@ -43,12 +43,12 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte(strconv.Itoa(b.pids(group))), 0))
 
 	var asked atomic.Int64
-	for round, begin := 0, time.Now(); round < 1 || time.Since(begin) < time.Duration(scale(0, 600))*time.Second; round++ {
+	for round, begin := 0, time.Now(); round < 1 || time.Since(begin) < time.Duration(shortOrFull(0, 600))*time.Second; round++ {
 		_ = b.sendCommand("start", "bomb")
-		asked.Add(b.concurrentClients(100, scale(1, 100), names[:20]))
+		asked.Add(b.concurrentClients(100, shortOrFull(1, 100), names[:20]))
 		thaw := freeze()
 		asked.Add(b.concurrentClients(60, 1, names)) // Each request waits for the frozen volume.
-		asked.Add(b.concurrentClients(100, scale(1, 20), nil))
+		asked.Add(b.concurrentClients(100, shortOrFull(1, 20), nil))
 		thaw()
 		_ = b.sendCommand("stop", "bomb") // Ignore the error: the bomb ends with the container.
 		if now := b.usage().threads; now != after {
@@ -65,7 +65,7 @@ func TestThreadsOfPID1AreAConstant(t *testing.T) {
 
 // throttle limits PID 1 to a quarter of a processor, if possible, so that short system calls seem
 // to block.
-func (b *box) throttle() {
+func (b *testContainer) throttle() {
 	b.t.Helper()
 	for root, files := range map[string]map[string]string{
 		"/sys/fs/cgroup/cpu": {"cpu.cfs_period_us": "20000", "cpu.cfs_quota_us": "5000"},
@@ -89,7 +89,7 @@ func (b *box) throttle() {
 	}
 }
 
-func (b *box) pids(group string) int {
+func (b *testContainer) pids(group string) int {
 	b.t.Helper()
 	text, err := os.ReadFile(filepath.Join(group, "pids.current"))
 	b.check(err)
@@ -99,7 +99,7 @@ func (b *box) pids(group string) int {
 }
 
 // commandAll repeats a command until every service has carried it out.
-func (b *box) commandAll(verb string, names []string) {
+func (b *testContainer) commandAll(verb string, names []string) {
 	b.t.Helper()
 	state := map[string]string{"start": client.StateUp, "stop": client.StateDown}[verb]
 	for _, name := range names {
@@ -111,7 +111,7 @@ func (b *box) commandAll(verb string, names []string) {
 }
 
 // concurrentClients lets many clients send random requests concurrently, and returns their number.
-func (b *box) concurrentClients(clients, times int, names []string) int64 {
+func (b *testContainer) concurrentClients(clients, times int, names []string) int64 {
 	b.t.Helper()
 	var asked atomic.Int64
 	var all sync.WaitGroup
@@ -119,7 +119,7 @@ func (b *box) concurrentClients(clients, times int, names []string) int64 {
 		random := rand.New(rand.NewPCG(*seed, uint64(i)))
 		all.Go(func() {
 			for range times {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(scale(300, 1000))*time.Millisecond)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(shortOrFull(300, 1000))*time.Millisecond)
 				var err error
 				switch ask := random.IntN(4); {
 				case names == nil, ask == 0:
@@ -143,7 +143,7 @@ func (b *box) concurrentClients(clients, times int, names []string) int64 {
 }
 
 // frozenVolume gives the volume its own file system. freeze blocks its writers like a hung disk.
-func (b *box) frozenVolume() (freeze func() (thaw func())) {
+func (b *testContainer) frozenVolume() (freeze func() (thaw func())) {
 	b.t.Helper()
 	image := b.path("volume")
 	b.check(os.WriteFile(image, nil, 0o600), os.Truncate(image, 256<<20))

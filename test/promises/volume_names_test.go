@@ -18,7 +18,7 @@ import (
 )
 
 // asAgent runs a program in the container as the agent's user, with hinit's variables.
-func (b *box) asAgent(argv ...string) ([]byte, error) {
+func (b *testContainer) asAgent(argv ...string) ([]byte, error) {
 	id := fmt.Sprint(b.uid)
 	environment := []string{
 		"setpriv", "--reuid", id, "--regid", id, "--clear-groups", "env",
@@ -27,14 +27,14 @@ func (b *box) asAgent(argv ...string) ([]byte, error) {
 	return b.enter(append(environment, argv...)...)
 }
 
-func (b *box) asRoot(argv ...string) ([]byte, error) {
+func (b *testContainer) asRoot(argv ...string) ([]byte, error) {
 	return b.enter(append([]string{
 		"env", "HERMES_HOME=" + b.home, "HINIT_CONFIG=" + b.path("hinit.yaml"), "HINIT_RUNTIME_DIR=" + b.path("run"),
 	}, argv...)...)
 }
 
 // enableS6Tools enables s6 emulation, and returns the scan directory.
-func (b *box) enableS6Tools(tools ...string) (scan string) {
+func (b *testContainer) enableS6Tools(tools ...string) (scan string) {
 	b.t.Helper()
 	scan = b.path("service")
 	b.env = append(b.env, "HINIT_S6=1", "S6_PROFILE_GATEWAY_SCANDIR="+scan)
@@ -45,7 +45,7 @@ func (b *box) enableS6Tools(tools ...string) (scan string) {
 	return scan
 }
 
-func (b *box) tool(name string) string { return filepath.Join(b.path("command"), name) }
+func (b *testContainer) tool(name string) string { return filepath.Join(b.path("command"), name) }
 
 // hostileName returns a directory name that would move a terminal's cursor or forge a line.
 func hostileName(r *rand.Rand) string {
@@ -81,16 +81,16 @@ func firstControlChar(out []byte) string {
 // TestNamesOfTheAgentForgeNothing checks that terminal sequences in service names never reach
 // root's terminal.
 func TestNamesOfTheAgentForgeNothing(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	scan := b.enableS6Tools("s6-svscanctl")
 	b.profile("a", sleeper)
 	b.boot()
 	b.startAndAwait("a")
 	r := rand.New(rand.NewPCG(*seed, 31))
 	t.Logf("seed %d", *seed)
-	for range scale(1, 10) {
+	for range shortOrFull(1, 10) {
 		before := len(b.status().Services)
 		const many = 20
 		for range many {
@@ -159,9 +159,9 @@ func TestNamesOfTheAgentForgeNothing(t *testing.T) {
 // TestNoLinkOfTheAgentsIsFollowedForALog shows logs to root while the agent replaces them with
 // links to root's files. No text of these files may appear.
 func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{config: quick})
+	b := newTestContainer(t, setup{config: quick})
 	b.profile("a", "echo spoken; "+sleeper)
 	b.boot()
 	b.startAndAwait("a")
@@ -193,7 +193,7 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 		}
 	}()
 	shown := 0
-	for i := range scale(20, 500) {
+	for i := range shortOrFull(20, 500) {
 		out, err := b.asRoot("timeout", "30", built.shipped, "logs", []string{"--previous=true", "-n=5"}[i%2], "a")
 		if strings.Contains(string(out), precious) {
 			t.Errorf("hinit logs has shown what the link leads to: %s", out)
@@ -215,14 +215,14 @@ func TestNoLinkOfTheAgentsIsFollowedForALog(t *testing.T) {
 // TestAnActiveProfileOfAnyKindKeepsNoCommandFromWorking checks profile commands while
 // active_profile is a link or no file. The link must not be followed.
 func TestAnActiveProfileOfAnyKindKeepsNoCommandFromWorking(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
-	b := newBox(t, setup{faults: true})
+	b := newTestContainer(t, setup{faults: true})
 	b.profile("on", sleeper)
 	b.boot()
 	outside := b.path("outside")
 	active := filepath.Join(b.home, "active_profile")
-	for range scale(1, 10) {
+	for range shortOrFull(1, 10) {
 		for kind, put := range map[string]func() error{
 			"a link to root's file": func() error { return os.Symlink(outside, active) },
 			"a link to nothing":     func() error { return os.Symlink("nowhere", active) },

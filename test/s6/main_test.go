@@ -43,7 +43,7 @@ func run(m *testing.M) int {
 	if testing.Short() {
 		return m.Run() // With -short, the tests only run hinit's tools and compare nothing.
 	}
-	if err := errors.Join(os.Chmod(dir, 0o755), provide(dir)); err != nil {
+	if err := errors.Join(os.Chmod(dir, 0o755), installPrograms(dir)); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -53,8 +53,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// provide installs hinit and its links into a directory.
-func provide(dir string) error {
+// installPrograms installs hinit and its links into a directory.
+func installPrograms(dir string) error {
 	ours = dir
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
 		if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
@@ -119,11 +119,11 @@ func runScript(t *testing.T, tools, text string) outcome {
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
-	return outcome{output.String(), cmd.ProcessState.ExitCode(), tree(t, dir)}
+	return outcome{output.String(), cmd.ProcessState.ExitCode(), listTree(t, dir)}
 }
 
-// tree lists the files below a directory.
-func tree(t *testing.T, root string) string {
+// listTree lists the files below a directory.
+func listTree(t *testing.T, root string) string {
 	t.Helper()
 	var lines []string
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -156,8 +156,8 @@ func tree(t *testing.T, root string) string {
 	return strings.Join(lines, "\n")
 }
 
-// varying are texts that differ from run to run, with their replacements.
-var varying = []struct {
+// variableParts are texts that differ from run to run, with their replacements.
+var variableParts = []struct {
 	pattern *regexp.Regexp
 	instead string
 }{
@@ -169,7 +169,7 @@ var varying = []struct {
 
 func same(o outcome, known ...difference) string {
 	text := fmt.Sprintf("exit code %d\n%s\n%s\n", o.code, o.output, o.files)
-	for _, v := range varying {
+	for _, v := range variableParts {
 		text = v.pattern.ReplaceAllString(text, v.instead)
 	}
 	for _, k := range known {

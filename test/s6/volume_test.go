@@ -144,13 +144,13 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 		"PATH=" + tools + ":/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C", "TZ=UTC", "HINIT_S6=1", "HINIT_CONFIG=" + v.root + "/hinit.yaml",
 		"HERMES_HOME=" + v.path, "V=" + v.path, "ROOT=" + v.root, "STAGE=" + name,
 	}
-	said, err := os.Create(filepath.Join(v.root, "said-"+name))
+	outputFile, err := os.Create(filepath.Join(v.root, "said-"+name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer said.Close()
+	defer outputFile.Close()
 	cmd := exec.Command("/bin/sh", "-c", "set -e\nmount --make-rprivate /\nmount -t tmpfs -o mode=755 tmpfs /run\nmount -t proc proc /proc\n"+init)
-	cmd.Env, cmd.Stdout, cmd.Stderr = env, said, said
+	cmd.Env, cmd.Stdout, cmd.Stderr = env, outputFile, outputFile
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -166,7 +166,7 @@ func (v *volume) stage(t *testing.T, name, tools, init string, end syscall.Signa
 	}
 	for deadline := time.Now().Add(2 * time.Minute); !v.ready(name, inside); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			text, _ := os.ReadFile(said.Name())
+			text, _ := os.ReadFile(outputFile.Name())
 			t.Fatalf("%s: the gateways are not up: %v; PID 1 said:\n%.4000s", name, v.up(inside), text)
 		}
 	}
@@ -313,9 +313,9 @@ func TestAVolumeGoesFromS6ToHinitAndBack(t *testing.T) {
 				if !up {
 					continue
 				}
-				said, archives := v.readLog(t, profile)
-				if !slices.Equal(said, want) {
-					t.Errorf("the log of %s tells %q, want %q", profile, said, want)
+				messages, archives := v.readLog(t, profile)
+				if !slices.Equal(messages, want) {
+					t.Errorf("the log of %s tells %q, want %q", profile, messages, want)
 				}
 				cut := 0 // Number of files whose writer was killed.
 				for _, name := range archives {

@@ -55,8 +55,8 @@ func TestTwoAgentsGetOneContainer(t *testing.T) {
 	}
 	hosts := map[string]bool{}
 	for _, a := range agents {
-		said := a.receive()
-		hosts[said.Output] = true
+		reply := a.receive()
+		hosts[reply.Output] = true
 	}
 	if len(hosts) != 1 || len(p.containers()) != 1 {
 		t.Errorf("hosts %v, containers %v", hosts, p.containers())
@@ -88,9 +88,9 @@ func TestNothingRunsTwice(t *testing.T) {
 	p, _ := newService(t)
 	a := p.newAgent()
 	for i, text := range []string{"nginx is not running", "Error: No such container: web", "no such container"} {
-		said := a.run(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
-		if said.Code != 4 || !strings.Contains(said.Output, text) {
-			t.Errorf("%+v", said)
+		reply := a.run(fmt.Sprintf("echo once >> /workspace/count%d; echo %q; exit 4", i, text))
+		if reply.Code != 4 || !strings.Contains(reply.Output, text) {
+			t.Errorf("%+v", reply)
 		}
 		if got := a.run(fmt.Sprintf("cat /workspace/count%d", i)); got.Output != "once\n" {
 			t.Errorf("after %q it has run: %q", text, got.Output)
@@ -110,8 +110,8 @@ func TestTimeLimitEndsTheTree(t *testing.T) {
 	p, _ := newService(t)
 	a := p.newAgent()
 	a.send("setsid sleep 7771 & (sleep 7772 &) ; echo begun; sleep 7773", "", 1.5)
-	if said := a.receive(); said.Code != 124 || !strings.Contains(said.Output, "[Command timed out after 1.5s]") {
-		t.Errorf("%+v", said)
+	if reply := a.receive(); reply.Code != 124 || !strings.Contains(reply.Output, "[Command timed out after 1.5s]") {
+		t.Errorf("%+v", reply)
 	}
 	testkit.Until(t, "nothing is left inside", func() bool {
 		return !strings.Contains(a.run("ps").Output, "sleep 777")
@@ -171,8 +171,8 @@ func TestRemovedFromOutside(t *testing.T) {
 	ran := filepath.Join(p.home(), "sandboxes", "docker", "default", "workspace", "ran")
 	testkit.Until(t, "it has begun", func() bool { _, err := os.Stat(ran); return err == nil })
 	docker("rm", "-f", after.Container)
-	if said := a.receive(); said.Code != 137 || strings.Contains(said.Output, "is not running") || strings.Contains(strings.ToLower(said.Output), "no such container") {
-		t.Errorf("%+v", said)
+	if reply := a.receive(); reply.Code != 137 || strings.Contains(reply.Output, "is not running") || strings.Contains(strings.ToLower(reply.Output), "no such container") {
+		t.Errorf("%+v", reply)
 	}
 	if got := a.run("cat /workspace/ran; (exit 9)"); got.Output != "ran\n" || got.Code != 9 {
 		t.Errorf("%+v", got)

@@ -217,8 +217,8 @@ func TestServiceKilled(t *testing.T) {
 	b := p.newAgent()
 	b.awaitProcess("sleep 600")
 	s.kill()
-	if said := a.receive(); said.Code != 137 {
-		t.Errorf("its command: %+v", said)
+	if reply := a.receive(); reply.Code != 137 {
+		t.Errorf("its command: %+v", reply)
 	}
 	s.start()
 	if after := a.run("hostname; cat /workspace/f"); after.Output != before.Output+"kept\n" {

@@ -105,8 +105,8 @@ func checkAll(document any, list []expectation) error {
 	return nil
 }
 
-// generic converts a value to the types of decoded JSON.
-func generic(v any) (any, error) {
+// toJSONTypes converts a value to the types of decoded JSON.
+func toJSONTypes(v any) (any, error) {
 	text, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
@@ -143,7 +143,7 @@ func cmdWaitFor(ts *testscript.TestScript, args []string) error {
 		if err != nil {
 			return err
 		}
-		document, err := generic(s)
+		document, err := toJSONTypes(s)
 		if err != nil {
 			return err
 		}
@@ -159,7 +159,7 @@ func cmdGet(ts *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	document, err := generic(s)
+	document, err := toJSONTypes(s)
 	if err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func cmdWaitStatus(ts *testscript.TestScript, args []string) error {
 		if err != nil {
 			return err
 		}
-		document, err := generic(status)
+		document, err := toJSONTypes(status)
 		if err != nil {
 			return err
 		}

@@ -113,11 +113,11 @@ func containerOf(ts *testscript.TestScript) *container {
 	return c
 }
 
-// words is a repeatable flag.
-type words []string
+// repeatedFlag is a repeatable flag.
+type repeatedFlag []string
 
-func (w *words) String() string     { return strings.Join(*w, " ") }
-func (w *words) Set(s string) error { *w = append(*w, s); return nil }
+func (w *repeatedFlag) String() string     { return strings.Join(*w, " ") }
+func (w *repeatedFlag) Set(s string) error { *w = append(*w, s); return nil }
 
 func newFlags(name string) *flag.FlagSet {
 	f := flag.NewFlagSet(name, flag.ContinueOnError)
@@ -136,7 +136,7 @@ func cmdInit(ts *testscript.TestScript, args []string) error {
 	stall := f.Bool("stall", false, "")
 	nofile := f.Uint64("nofile", 0, "")
 	faults := f.Bool("faults", false, "")
-	var ro, tmpfs words
+	var ro, tmpfs repeatedFlag
 	f.Var(&ro, "ro", "")
 	f.Var(&tmpfs, "tmpfs", "")
 	if err := f.Parse(args); err != nil {
@@ -313,7 +313,7 @@ func cmdExitCode(ts *testscript.TestScript, args []string) error {
 // cmdHinit runs the command line.
 func cmdHinit(ts *testscript.TestScript, neg bool, args []string) {
 	argv := append([]string{filepath.Join(built.bin, "hinit")}, args...)
-	execute(ts, neg, append(enter(containerOf(ts), 0), argv...))
+	execute(ts, neg, append(nsenterArgs(containerOf(ts), 0), argv...))
 }
 
 // cmdStartFails starts a service that ends at once. It ignores starts that a busy machine reports
@@ -323,7 +323,7 @@ func cmdStartFails(ts *testscript.TestScript, args []string) error {
 		return errors.New("expected: startfails NAME")
 	}
 	c := containerOf(ts)
-	argv := append(enter(c, 0), filepath.Join(built.bin, "hinit"), "start", args[0])
+	argv := append(nsenterArgs(c, 0), filepath.Join(built.bin, "hinit"), "start", args[0])
 	return poll(patience, func() error {
 		err := ts.Exec(argv[0], argv[1:]...)
 		var exit *exec.ExitError
@@ -338,15 +338,15 @@ func cmdStartFails(ts *testscript.TestScript, args []string) error {
 	})
 }
 
-// notAtRest matches the messages with which hinit refuses a re-execution for now.
-var notAtRest = regexp.MustCompile("try again|the disk does not answer|cannot (reach|get an answer of) the scan directory")
+// reexecRefusals matches the messages with which hinit refuses a re-execution for now.
+var reexecRefusals = regexp.MustCompile("try again|the disk does not answer|cannot (reach|get an answer of) the scan directory")
 
 // cmdReexec re-executes hinit, and repeats the request while its files are busy.
 func cmdReexec(ts *testscript.TestScript, args []string) error {
 	if len(args) != 1 {
 		return errors.New("expected: reexec N")
 	}
-	argv := append(enter(containerOf(ts), 0), filepath.Join(built.bin, "hinit"), "reexec")
+	argv := append(nsenterArgs(containerOf(ts), 0), filepath.Join(built.bin, "hinit"), "reexec")
 	if next := filepath.Join(built.bin, "next", "hinit"); exists(next) { // The scenario alternates between two versions.
 		argv = append(argv, "--binary", next)
 		if n, err := strconv.Atoi(args[0]); err == nil && n%2 != 0 {
@@ -365,7 +365,7 @@ func checkReexec(ts *testscript.TestScript, argv []string) error {
 	var refused error
 	err := poll(patience, func() error {
 		refused = ts.Exec(argv[0], argv[1:]...)
-		if refused != nil && notAtRest.MatchString(ts.ReadFile("stderr")) {
+		if refused != nil && reexecRefusals.MatchString(ts.ReadFile("stderr")) {
 			return refused
 		}
 		return nil
@@ -385,11 +385,11 @@ func cmdInside(ts *testscript.TestScript, neg bool, args []string) {
 	if f.NArg() == 0 || !containerOf(ts).running() {
 		ts.Fatalf("expected a running container and a program")
 	}
-	execute(ts, neg, append(enter(containerOf(ts), *user), f.Args()...))
+	execute(ts, neg, append(nsenterArgs(containerOf(ts), *user), f.Args()...))
 }
 
-// enter returns the nsenter words that run a command inside the container.
-func enter(c *container, user int) []string {
+// nsenterArgs returns the nsenter words that run a command inside the container.
+func nsenterArgs(c *container, user int) []string {
 	if !c.running() {
 		return nil
 	}
@@ -439,7 +439,7 @@ func cmdFollow(ts *testscript.TestScript, args []string) error {
 	if err != nil {
 		return err
 	}
-	argv := append(append(enter(c, 0), filepath.Join(built.bin, "hinit")), args[2:]...)
+	argv := append(append(nsenterArgs(c, 0), filepath.Join(built.bin, "hinit")), args[2:]...)
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env, cmd.Dir, cmd.Stdout, cmd.Stderr = env, c.work, out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}

@@ -109,7 +109,7 @@ func (c *container) start(o stageConfig, env []string, in stdio) error {
 			c.stalled = make(chan struct{})
 		}
 		for name, stream := range map[string]*io.Writer{"container.out": &cmd.Stdout, "container.err": &cmd.Stderr} {
-			w, err := capture(filepath.Join(c.work, name), c.stalled, &streams)
+			w, err := copyStreamTo(filepath.Join(c.work, name), c.stalled, &streams)
 			if err != nil {
 				return err
 			}
@@ -167,8 +167,8 @@ func (c *container) findInit(o stageConfig) error {
 	return errors.New("the stage has not started the init")
 }
 
-// capture returns a pipe whose output is copied to a file, after stalled is closed.
-func capture(name string, stalled <-chan struct{}, streams *sync.WaitGroup) (*os.File, error) {
+// copyStreamTo returns a pipe whose output is copied to a file, after stalled is closed.
+func copyStreamTo(name string, stalled <-chan struct{}, streams *sync.WaitGroup) (*os.File, error) {
 	file, err := os.Create(name)
 	if err != nil {
 		return nil, err
@@ -224,8 +224,8 @@ func (c *container) wait() (int, error) {
 	case <-time.After(patience):
 		return 0, fmt.Errorf("the init has not ended within %v; alive: %v", patience, c.commands())
 	}
-	said, err := os.ReadFile(filepath.Join(c.work, "container.err"))
-	if line := foreignPrefix.Find(said); err == nil && line != nil {
+	output, err := os.ReadFile(filepath.Join(c.work, "container.err"))
+	if line := foreignPrefix.Find(output); err == nil && line != nil {
 		return c.exitCode, fmt.Errorf("the init has another prefix than [hinit] for a line of its own: %s", line)
 	}
 	left, err := os.ReadFile(filepath.Join(c.work, "left"))

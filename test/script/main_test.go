@@ -70,7 +70,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(root) // an error does not matter: only a temporary directory is left
 	built = binaries{root: root, bin: filepath.Join(root, "bin")}
-	if err := provide(built.bin); err != nil {
+	if err := installPrograms(built.bin); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -86,8 +86,8 @@ func scratch() (string, error) {
 	return root, os.Chmod(root, 0o755)
 }
 
-// provide installs the binaries: those in HINIT_TEST_BIN, or freshly built ones.
-func provide(dir string) error {
+// installPrograms installs the binaries: those in HINIT_TEST_BIN, or freshly built ones.
+func installPrograms(dir string) error {
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
 		return os.CopyFS(dir, os.DirFS(from))
 	}
@@ -191,8 +191,8 @@ func requireNamespaces(t *testing.T) {
 	}
 }
 
-// makeOld sets old file times on a volume. Fresh files would make a parked gateway start once more.
-func makeOld(home string) error {
+// setOldTimes sets old file times on a volume. Fresh files would make a parked gateway start once more.
+func setOldTimes(home string) error {
 	old := time.Now().Add(-time.Minute)
 	return filepath.WalkDir(home, func(path string, _ fs.DirEntry, err error) error {
 		if err != nil {
@@ -220,7 +220,7 @@ func setup(e *testscript.Env, mode string) error {
 			return err
 		}
 	}
-	if err := makeOld(home); err != nil {
+	if err := setOldTimes(home); err != nil {
 		return err
 	}
 	if err := os.Chmod(filepath.Join(e.WorkDir, ".tmp"), 0o777|os.ModeSticky); err != nil {

@@ -21,11 +21,11 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	yaml, err := pages.First(blocks, "yaml", "services:")
+	yaml, err := pages.FirstWith(blocks, "yaml", "services:")
 	if err != nil {
 		t.Fatal(err)
 	}
-	start, err := pages.First(blocks, "sh", "hinit run\n")
+	start, err := pages.FirstWith(blocks, "sh", "hinit run\n")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,8 +45,8 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 		return cmd
 	}
 	run := shell("exec " + strings.TrimSpace(start))
-	var said strings.Builder
-	run.Stdout, run.Stderr = &said, &said
+	var output strings.Builder
+	run.Stdout, run.Stderr = &output, &output
 	run.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := run.Start(); err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 			if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 				return err
 			}
-			return pages.Same(s.Want, strings.ReplaceAll(string(out), dir, "/srv/app"))
+			return pages.Compare(s.Want, strings.ReplaceAll(string(out), dir, "/srv/app"))
 		}
 		if err := poll(patience, look); err != nil { // Before the page's first command, the services must be up and the log must exist.
 			t.Errorf("line %d: %s\n%v; it printed:\n%s", s.Line, s.Command, err, out)
@@ -70,7 +70,7 @@ func TestThePageAboutSupervisingAnything(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := run.Wait(); err != nil {
-		t.Errorf("after SIGTERM: %v\n%s", err, said.String())
+		t.Errorf("after SIGTERM: %v\n%s", err, output.String())
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 3 {

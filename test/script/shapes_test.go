@@ -111,7 +111,7 @@ func cmdShapes(ts *testscript.TestScript, args []string) error {
 		delete(page.commands, command)
 		typed := append(strings.Fields(command+" "+words), "--json")
 		if command == "reexec" {
-			if err := checkReexec(ts, append(append(enter(containerOf(ts), 0), filepath.Join(built.bin, "hinit")), typed...)); err != nil {
+			if err := checkReexec(ts, append(append(nsenterArgs(containerOf(ts), 0), filepath.Join(built.bin, "hinit")), typed...)); err != nil {
 				return err
 			}
 		} else {

@@ -14,8 +14,8 @@ import (
 	"hinit/internal/testkit"
 )
 
-// module creates a module whose packages end in every possible way.
-func module(t *testing.T) {
+// makeTestModule creates a makeTestModule whose packages end in every possible way.
+func makeTestModule(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Helper()
 	dir := t.TempDir()
@@ -50,8 +50,8 @@ func TestC(t *testing.T) { t.Run("sub", func(t *testing.T) { t.Skip("needs a moo
 	t.Chdir(dir)
 }
 
-// sum runs the program, and returns its whole output and the summary.
-func sum(t *testing.T, code int, calls ...string) (all, end string) {
+// runSummary runs the program, and returns its whole output and the summary.
+func runSummary(t *testing.T, code int, calls ...string) (all, end string) {
 	t.Helper()
 	var out bytes.Buffer
 	if got := (&runner{out: &out, again: 1}).run(calls, make(chan os.Signal)); got != code {
@@ -62,8 +62,8 @@ func sum(t *testing.T, code int, calls ...string) (all, end string) {
 }
 
 func TestAllIsWell(t *testing.T) {
-	module(t)
-	all, end := sum(t, 0, "./good ./empty", "-run TestA ./good")
+	makeTestModule(t)
+	all, end := runSummary(t, 0, "./good ./empty", "-run TestA ./good")
 	want := `2 packages: 5 tests passed, 3 were skipped, 0 failed
 skipped 2: needs a moon (m/good TestB, m/good TestC/sub)
 skipped 1: no reason given (m/good TestC/other)
@@ -74,8 +74,8 @@ skipped 1: no reason given (m/good TestC/other)
 }
 
 func TestWhatFailsIsShownAndCounted(t *testing.T) {
-	module(t)
-	all, end := sum(t, 1, "-p 1 ./broken ./dies ./good ./panics ./wrong", "./nowhere", "-nonsense", "./good")
+	makeTestModule(t)
+	all, end := runSummary(t, 1, "-p 1 ./broken ./dies ./good ./panics ./wrong", "./nowhere", "-nonsense", "./good")
 	want := `8 packages: 6 tests passed, 6 were skipped, 7 failed
 skipped 4: needs a moon (m/good TestB, m/good TestC/sub, m/good TestB, ...)
 skipped 2: no reason given (m/good TestC/other, m/good TestC/other)
@@ -98,8 +98,8 @@ failed: .
 }
 
 func TestWhatFailsOnceIsRunAgainAloneAndNamed(t *testing.T) {
-	module(t)
-	all, end := sum(t, 0, "-p 1 -run TestA|TestI ./good ./unsteady")
+	makeTestModule(t)
+	all, end := runSummary(t, 0, "-p 1 -run TestA|TestI ./good ./unsteady")
 	want := `2 packages: 2 tests passed, 0 were skipped, 0 failed
 unsteady: m/unsteady TestI/a_b (failed beside others, passed alone)
 `
@@ -109,10 +109,10 @@ unsteady: m/unsteady TestI/a_b (failed beside others, passed alone)
 	if err := os.Remove("unsteady/seen"); err != nil {
 		t.Fatal(err)
 	}
-	if _, end = sum(t, 1, "-p 1 ./wrong ./unsteady"); strings.Contains(end, "unsteady: ") { // -again 1 does not repeat two failed tests.
+	if _, end = runSummary(t, 1, "-p 1 ./wrong ./unsteady"); strings.Contains(end, "unsteady: ") { // -again 1 does not repeat two failed tests.
 		t.Errorf("got\n%s", end)
 	}
-	if _, end = sum(t, 1, "./wrong"); !strings.Contains(end, "2 failed\nfailed: m/wrong TestD/x\nfailed: m/wrong TestD\n") {
+	if _, end = runSummary(t, 1, "./wrong"); !strings.Contains(end, "2 failed\nfailed: m/wrong TestD/x\nfailed: m/wrong TestD\n") {
 		t.Errorf("got\n%s", end)
 	}
 }
@@ -120,8 +120,8 @@ unsteady: m/unsteady TestI/a_b (failed beside others, passed alone)
 // TestABrokenPromiseIsNotRunAgain checks that a failure that breaks a promise counts at once. If the test were run
 // again and passed, the summary would only call it unsteady.
 func TestABrokenPromiseIsNotRunAgain(t *testing.T) {
-	module(t)
-	all, end := sum(t, 1, "-p 1 ./serious")
+	makeTestModule(t)
+	all, end := runSummary(t, 1, "-p 1 ./serious")
 	if end != "1 packages: 0 tests passed, 0 were skipped, 1 failed\nfailed: m/serious TestJ\n" || strings.Contains(all, "again, alone") {
 		t.Errorf("got\n%s\n%s", all, end)
 	}
@@ -130,8 +130,8 @@ func TestABrokenPromiseIsNotRunAgain(t *testing.T) {
 // TestRowsRunBesideEachOther checks that rows with "beside" run at the same time. Each test waits
 // for the other.
 func TestRowsRunBesideEachOther(t *testing.T) {
-	module(t)
-	if all, end := sum(t, 0, "./left", "./good", "beside", "./right", "-run TestA ./good"); end != `4 packages: 7 tests passed, 3 were skipped, 0 failed
+	makeTestModule(t)
+	if all, end := runSummary(t, 0, "./left", "./good", "beside", "./right", "-run TestA ./good"); end != `4 packages: 7 tests passed, 3 were skipped, 0 failed
 skipped 2: needs a moon (m/good TestB, m/good TestC/sub)
 skipped 1: no reason given (m/good TestC/other)
 ` {
@@ -142,7 +142,7 @@ skipped 1: no reason given (m/good TestC/other)
 // TestAnInterruptedRunIsSummedUp checks that the summary is printed after an interrupt. The signal goes to the program
 // alone here; at a terminal, go test gets it too.
 func TestAnInterruptedRunIsSummedUp(t *testing.T) {
-	module(t)
+	makeTestModule(t)
 	var out bytes.Buffer
 	signals, ended := make(chan os.Signal), make(chan int)
 	go func() {

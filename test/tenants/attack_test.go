@@ -174,7 +174,7 @@ var attacksOnProfile = []attack{
 		if errno != 0 {
 			return errno
 		}
-		return call(unix.SYS_SEMCTL, id, 0, unix.IPC_RMID)
+		return syscall3(unix.SYS_SEMCTL, id, 0, unix.IPC_RMID)
 	}},
 	{"make a POSIX message queue", true, func(f target) error {
 		name, _ := unix.BytePtrFromString(filepath.Base(f.dir)) // The name contains no NUL.
@@ -182,7 +182,7 @@ var attacksOnProfile = []attack{
 		if errno != 0 {
 			return errno
 		}
-		return errors.Join(unix.Close(int(fd)), call(unix.SYS_MQ_UNLINK, uintptr(unsafe.Pointer(name)), 0, 0))
+		return errors.Join(unix.Close(int(fd)), syscall3(unix.SYS_MQ_UNLINK, uintptr(unsafe.Pointer(name)), 0, 0))
 	}},
 	{commandRow, true, func(f target) error { return read(proc(f, "cmdline")) }},
 	{loopbackRow, true, func(target) error { return connect("tcp", "127.0.0.1:"+strconv.Itoa(victimPort)) }},
@@ -208,15 +208,15 @@ var attacksOnProfile = []attack{
 		return unix.PidfdSendSignal(fd, unix.SIGCONT, nil, 0)
 	}},
 	{"stop it by a descriptor", true, func(f target) error { return stopAsOwner(f.pid) }},
-	{"trace it", false, func(f target) error { return call(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(f.pid), 0) }},
-	{"read its memory by process_vm_readv", false, func(f target) error { return call(unix.SYS_PROCESS_VM_READV, uintptr(f.pid), 0, 0) }},
+	{"trace it", false, func(f target) error { return syscall3(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(f.pid), 0) }},
+	{"read its memory by process_vm_readv", false, func(f target) error { return syscall3(unix.SYS_PROCESS_VM_READV, uintptr(f.pid), 0, 0) }},
 	{"take its descriptor by pidfd_getfd", false, func(f target) error {
 		fd, err := unix.PidfdOpen(f.pid, 0)
 		if err != nil {
 			return err
 		}
 		defer unix.Close(fd)
-		return call(unix.SYS_PIDFD_GETFD, uintptr(fd), 0, 0)
+		return syscall3(unix.SYS_PIDFD_GETFD, uintptr(fd), 0, 0)
 	}},
 	{"read its log", true, func(f target) error { return read(f.dir + "/home/logs/gateways/" + name(1) + "/current") }},
 	{"write into the data directory", true, func(f target) error { return os.WriteFile(f.dir+"/home/active_profile", []byte(name(0)), 0o600) }},
@@ -233,27 +233,27 @@ var attacksOnProfile = []attack{
 	}},
 	{"read the environment of PID 1", false, func(target) error { return read("/proc/1/environ") }},
 	{"signal PID 1", false, func(target) error { return syscall.Kill(1, syscall.SIGHUP) }},
-	{"trace PID 1", false, func(target) error { return call(unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1, 0) }},
-	{"make a user namespace", false, func(target) error { return inChild(unix.CLONE_NEWUSER) }},
+	{"trace PID 1", false, func(target) error { return syscall3(unix.SYS_PTRACE, unix.PTRACE_SEIZE, 1, 0) }},
+	{"make a user namespace", false, func(target) error { return unshareInChild(unix.CLONE_NEWUSER) }},
 	{"mount a file system", false, func(target) error { return unix.Mount("none", "/mnt", "tmpfs", 0, "") }},
-	{"add a key to the session", false, func(target) error { return call(unix.SYS_KEYCTL, 0, 0, 0) }},
-	{"load a BPF program", false, func(target) error { return call(unix.SYS_BPF, 0, 0, 0) }},
-	{"make a userfaultfd", false, func(target) error { return call(unix.SYS_USERFAULTFD, 1, 0, 0) }},
+	{"add a key to the session", false, func(target) error { return syscall3(unix.SYS_KEYCTL, 0, 0, 0) }},
+	{"load a BPF program", false, func(target) error { return syscall3(unix.SYS_BPF, 0, 0, 0) }},
+	{"make a userfaultfd", false, func(target) error { return syscall3(unix.SYS_USERFAULTFD, 1, 0, 0) }},
 	{"make an io_uring", false, func(target) error {
 		var params [120]byte
-		return call(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params)), 0)
+		return syscall3(unix.SYS_IO_URING_SETUP, 1, uintptr(unsafe.Pointer(&params)), 0)
 	}},
 	{"take the machine's asynchronous I/O", true, func(target) error {
 		var all uintptr
 		// The call takes one of the requests that fs.aio-max-nr allows.
-		err := call(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&all)), 0)
-		return errors.Join(err, call(unix.SYS_IO_DESTROY, all, 0, 0))
+		err := syscall3(unix.SYS_IO_SETUP, 1, uintptr(unsafe.Pointer(&all)), 0)
+		return errors.Join(err, syscall3(unix.SYS_IO_DESTROY, all, 0, 0))
 	}},
 	{"leave its project quota by FS_IOC_FSSETXATTR", true, func(f target) error {
 		return withOwnFile(f, func(fd uintptr) error {
-			var attributes [28]byte                                                           // Memory of a struct fsxattr.
-			err := call(unix.SYS_IOCTL, fd, 0x801c581f, uintptr(unsafe.Pointer(&attributes))) // The request is FS_IOC_FSGETXATTR.
-			return errors.Join(err, call(unix.SYS_IOCTL, fd, 0x401c5820, uintptr(unsafe.Pointer(&attributes))))
+			var attributes [28]byte                                                               // Memory of a struct fsxattr.
+			err := syscall3(unix.SYS_IOCTL, fd, 0x801c581f, uintptr(unsafe.Pointer(&attributes))) // The request is FS_IOC_FSGETXATTR.
+			return errors.Join(err, syscall3(unix.SYS_IOCTL, fd, 0x401c5820, uintptr(unsafe.Pointer(&attributes))))
 		})
 	}},
 	{"leave its project quota by FS_IOC_SETFLAGS", true, func(f target) error {
@@ -266,8 +266,8 @@ var attacksOnProfile = []attack{
 		return withOwnFile(f, func(fd uintptr) error {
 			var attributes [24]byte // Memory of a struct file_attr.
 			at, empty := uintptr(unsafe.Pointer(&attributes)), new(byte)
-			get := call6(unix.SYS_FILE_GETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)
-			set := call6(unix.SYS_FILE_SETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)
+			get := syscall6(unix.SYS_FILE_GETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)
+			set := syscall6(unix.SYS_FILE_SETATTR, fd, uintptr(unsafe.Pointer(empty)), at, unsafe.Sizeof(attributes), unix.AT_EMPTY_PATH)
 			return errors.Join(get, set)
 		})
 	}},
@@ -285,7 +285,7 @@ var attacksOnProfile = []attack{
 		fd, err := unix.FanotifyInit(unix.FAN_CLASS_NOTIF|unix.FAN_REPORT_FID, 0)
 		return errors.Join(err, unix.Close(max(fd, 3)))
 	}},
-	{"move the pages of its memory", false, func(f target) error { return call(unix.SYS_MOVE_PAGES, uintptr(f.pid), 0, 0) }},
+	{"move the pages of its memory", false, func(f target) error { return syscall3(unix.SYS_MOVE_PAGES, uintptr(f.pid), 0, 0) }},
 	{"listen by multipath TCP", false, func(target) error {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM, unix.IPPROTO_MPTCP)
 		if err != nil {
@@ -304,12 +304,12 @@ var attacksOnProfile = []attack{
 	{"slow it down with another priority", true, func(f target) error { return syscall.Setpriority(syscall.PRIO_PROCESS, f.pid, 10) }},
 	{"slow its disk accesses down", true, func(f target) error {
 		const process, idle = 1, 3 << 13 // Values of IOPRIO_WHO_PROCESS and IOPRIO_CLASS_IDLE.
-		return call(unix.SYS_IOPRIO_SET, process, uintptr(f.pid), idle)
+		return syscall3(unix.SYS_IOPRIO_SET, process, uintptr(f.pid), idle)
 	}},
 	{"give it another scheduler", true, func(f target) error {
 		const batch = 3
 		priority := int32(0)
-		return call(unix.SYS_SCHED_SETSCHEDULER, uintptr(f.pid), batch, uintptr(unsafe.Pointer(&priority)))
+		return syscall3(unix.SYS_SCHED_SETSCHEDULER, uintptr(f.pid), batch, uintptr(unsafe.Pointer(&priority)))
 	}},
 	{"take its cores by PR_SCHED_CORE", false, func(f target) error {
 		return unix.Prctl(unix.PR_SCHED_CORE, unix.PR_SCHED_CORE_SHARE_TO, uintptr(f.pid), 0, 0)
@@ -329,7 +329,7 @@ var attacksOnProfile = []attack{
 	{"run in real time", false, func(target) error {
 		const fifo = 1
 		priority := int32(1)
-		return call(unix.SYS_SCHED_SETSCHEDULER, 0, fifo, uintptr(unsafe.Pointer(&priority)))
+		return syscall3(unix.SYS_SCHED_SETSCHEDULER, 0, fifo, uintptr(unsafe.Pointer(&priority)))
 	}},
 	{"choose its own processors", true, func(target) error {
 		var set unix.CPUSet
@@ -372,9 +372,9 @@ func open(path string) error {
 	return file.Close()
 }
 
-func call(number, a, b, c uintptr) error { return call6(number, a, b, c, 0, 0) }
+func syscall3(number, a, b, c uintptr) error { return syscall6(number, a, b, c, 0, 0) }
 
-func call6(number, a, b, c, d, e uintptr) error {
+func syscall6(number, a, b, c, d, e uintptr) error {
 	_, _, errno := unix.Syscall6(number, a, b, c, d, e, 0)
 	if errno != 0 {
 		return errno
@@ -494,15 +494,15 @@ func manyProcesses(n int) error {
 	return nil
 }
 
-// inChild creates a namespace for a process that exits at once.
-func inChild(flags uintptr) error {
+// unshareInChild creates a namespace for a process that exits at once.
+func unshareInChild(flags uintptr) error {
 	cmd := exec.Command("/bin/true")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: flags}
 	return cmd.Run()
 }
 
-// attacker is the attacking gateway. It writes a report, and leaves a daemon that resists the stop.
-func attacker() {
+// runAttacker is the attacking gateway. It writes a report, and leaves a daemon that resists the stop.
+func runAttacker() {
 	f := target{dir: os.Getenv("TENANTS_DIR")}
 	f.home, f.victimDir = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
 	for f.pid == 0 {
@@ -530,11 +530,11 @@ func attacker() {
 		err = os.Rename(f.home+"/report.new", f.home+"/report")
 	}
 	fmt.Println("report:", err)
-	untilStopped()
+	waitForStop()
 }
 
-// victim is a gateway with targets for the attacks.
-func victim() {
+// runVictim is a gateway with targets for the attacks.
+func runVictim() {
 	who := os.Args[1]
 	dir := os.Getenv("TENANTS_DIR")
 	home := dir + "/home/profiles/" + who
@@ -543,7 +543,7 @@ func victim() {
 		time.Sleep(50 * time.Millisecond) // The attacker reads the victim's files in /proc in this time.
 		return
 	case "page": // the test waits for the status page
-		if err := page(http.MethodGet, "/service/gateway-"+name(1), http.Header{"Authorization": {"Bearer " + webToken}}); err != nil {
+		if err := requestStatusPage(http.MethodGet, "/service/gateway-"+name(1), http.Header{"Authorization": {"Bearer " + webToken}}); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -552,7 +552,7 @@ func victim() {
 		return
 	case name(1):
 	default:
-		untilStopped()
+		waitForStop()
 		return
 	}
 	temporary := os.Getenv("TMPDIR")
@@ -574,10 +574,10 @@ func victim() {
 	fmt.Println("victim:", errors.Join(
 		errTerminal, errSocket, errAbstract, errPort, unix.Mkfifo(home+"/fifo", 0o600), os.WriteFile(secret, []byte("x"), 0o600), os.WriteFile(home+"/ready", nil, 0o600),
 	))
-	untilStopped()
+	waitForStop()
 }
 
-func untilStopped() {
+func waitForStop() {
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
 	<-stop

@@ -44,11 +44,11 @@ func openOne(open func() (io.Closer, error)) error {
 type timer int32
 
 // Close implements [io.Closer].
-func (t timer) Close() error { return call(unix.SYS_TIMER_DELETE, uintptr(t), 0, 0) }
+func (t timer) Close() error { return syscall3(unix.SYS_TIMER_DELETE, uintptr(t), 0, 0) }
 
 func newTimer() (io.Closer, error) {
 	var id timer
-	err := call(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, 0, uintptr(unsafe.Pointer(&id)))
+	err := syscall3(unix.SYS_TIMER_CREATE, unix.CLOCK_MONOTONIC, 0, uintptr(unsafe.Pointer(&id)))
 	return id, err
 }
 

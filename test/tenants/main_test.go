@@ -42,13 +42,13 @@ const (
 func TestMain(m *testing.M) {
 	switch os.Getenv(roleVar) {
 	case "attacker":
-		attacker()
+		runAttacker()
 		return
 	case "victim":
-		victim()
+		runVictim()
 		return
 	case "eater":
-		eater()
+		runMemoryEater()
 		return
 	case "holder":
 		runFiller()
@@ -120,7 +120,7 @@ type setup struct {
 // report is the attacker's report: the names of the attacks that succeeded, and how the others failed.
 type report struct{ Open, How map[string]string }
 
-func begin(t *testing.T, mode string, s setup) *container {
+func startContainer(t *testing.T, mode string, s setup) *container {
 	t.Helper()
 	dir, err := os.MkdirTemp("/var/tmp", "hinit-tenants-") //nolint:usetesting // the agent's user has to enter this directory
 	if err != nil {
@@ -153,8 +153,8 @@ func begin(t *testing.T, mode string, s setup) *container {
 	if s.share != "" {
 		must(unix.Mount("none", home, "tmpfs", 0, fmt.Sprintf("size=%d,nr_inodes=%d", volumeSize, volumeNodes)))
 		t.Cleanup(func() { _ = unix.Unmount(home, unix.MNT_DETACH) })
-		must(os.Mkdir(filepath.Join(dir, answers), 0o755))
-		must(os.Chmod(filepath.Join(dir, answers), 0o777))
+		must(os.Mkdir(filepath.Join(dir, answersDir), 0o755))
+		must(os.Chmod(filepath.Join(dir, answersDir), 0o777))
 	}
 	for i := range profiles {
 		p := filepath.Join(home, "profiles", name(i))
@@ -269,8 +269,8 @@ func (c *container) status(names ...string) (client.Status, error) {
 
 func name(i int) string { return fmt.Sprintf("t%02d", i) }
 
-// untilAnswered repeats ask while hinit does not answer, because parallel attacks can starve it.
-func untilAnswered(ask func() error) (err error) {
+// retryUntilAnswered repeats ask while hinit does not answer, because parallel attacks can starve it.
+func retryUntilAnswered(ask func() error) (err error) {
 	for end := time.Now().Add(testkit.Patience); ; time.Sleep(50 * time.Millisecond) {
 		err = ask()
 		var late *client.Error
@@ -285,7 +285,7 @@ func (c *container) start(t *testing.T, names ...string) {
 	for _, n := range names {
 		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		defer cancel()
-		if err := untilAnswered(func() error { _, err := c.client.Start(ctx, n, client.WaitOptions{}); return err }); err != nil {
+		if err := retryUntilAnswered(func() error { _, err := c.client.Start(ctx, n, client.WaitOptions{}); return err }); err != nil {
 			t.Fatalf("%v\n%s", err, c.errs.String())
 		}
 	}
@@ -326,7 +326,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 	outlived, taken, inherited := make(map[string]bool), make(map[string]bool), make(map[string]bool)
 	for _, mode := range modes {
 		t.Run(mode, func(t *testing.T) {
-			c := begin(t, mode, setup{
+			c := startContainer(t, mode, setup{
 				roles: [2]string{"attacker", "victim"}, services: true, flags: syscall.CLONE_NEWNET,
 				mount: imageMounts + fmt.Sprintf("ip link set lo up && echo %d %d >/proc/sys/net/ipv4/ip_local_port_range && echo %d >/proc/sys/net/ipv4/ip_local_reserved_ports && ",
 					chosenPort-1, chosenPort+chosenPorts-2, chosenPort),
@@ -374,7 +374,7 @@ func TestNoTenantReachesAnother(t *testing.T) {
 			}
 		}
 		for _, mode := range modes {
-			if how := reports[mode].How[a.name]; strings.HasPrefix(how, tooFew) {
+			if how := reports[mode].How[a.name]; strings.HasPrefix(how, notTriedPrefix) {
 				t.Errorf("%s: %s: %s", mode, a.name, how)
 			}
 		}
@@ -515,11 +515,11 @@ func (c *container) outlives(t *testing.T) bool {
 	if _, err := c.client.Stop(ctx, name(0), client.WaitOptions{Wait: true, Timeout: time.Minute}); err != nil {
 		t.Error(err)
 	}
-	return running("daemon-of-" + filepath.Base(c.dir))
+	return processRuns("daemon-of-" + filepath.Base(c.dir))
 }
 
-// running reports whether a process has the word as its last argument.
-func running(word string) bool {
+// processRuns reports whether a process has the word as its last argument.
+func processRuns(word string) bool {
 	found, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	return slices.ContainsFunc(found, func(file string) bool {
 		text, err := os.ReadFile(file)

@@ -63,16 +63,16 @@ var (
 
 var resources = []resource{
 	{
-		name: "space to record an order", exhaust: func(f target) (func(), error) { return fill(f.home) }, check: checkStop,
+		name: "space to record an order", exhaust: func(f target) (func(), error) { return fillFileSystem(f.home) }, check: checkStop,
 		exhaustedMessage: "the reserve in each home",
 	},
 	{
-		name: "space of the volume", exhaust: func(f target) (func(), error) { return fill(f.home) }, attempt: func(f target) error { return writeSmallFile(f.victimDir) },
+		name: "space of the volume", exhaust: func(f target) (func(), error) { return fillFileSystem(f.home) }, attempt: func(f target) error { return writeSmallFile(f.victimDir) },
 		exhaustedMessage: "quota.stop within seconds, a quota of the file system before", open: everyMode, stopped: "quota",
 	},
 	{
 		name: "space, by a file without a name", exhaust: func(f target) (func(), error) {
-			release, err := fill(f.home)
+			release, err := fillFileSystem(f.home)
 			return release, errors.Join(err, os.Remove(f.home+"/fill"))
 		}, attempt: func(f target) error { return writeSmallFile(f.victimDir) },
 		exhaustedMessage: "the same", open: everyMode, stopped: "quota",
@@ -88,11 +88,11 @@ var resources = []resource{
 		exhaustedMessage: "the same", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "files (inodes) of the volume", exhaust: func(f target) (func(), error) { return manyFiles(f.home) }, attempt: func(f target) error { return writeSmallFile(f.victimDir) },
+		name: "files (inodes) of the volume", exhaust: func(f target) (func(), error) { return exhaustInodes(f.home) }, attempt: func(f target) error { return writeSmallFile(f.victimDir) },
 		exhaustedMessage: "the same: a file counts 4 KiB at least", open: everyMode, stopped: "quota",
 	},
 	{
-		name: "space of /tmp", exhaust: func(target) (func(), error) { return fill(os.TempDir()) }, attempt: func(target) error { return writeSmallFile(os.TempDir()) },
+		name: "space of /tmp", exhaust: func(target) (func(), error) { return fillFileSystem(os.TempDir()) }, attempt: func(target) error { return writeSmallFile(os.TempDir()) },
 		exhaustedMessage: "quota.stop, where a profile has a directory of its own", open: everyMode, stopped: "quota", never: []string{"none"},
 	},
 	{
@@ -101,7 +101,7 @@ var resources = []resource{
 		exhaustedMessage: "the same", open: everyMode, stopped: "quota", never: []string{"none"},
 	},
 	{
-		name: "space of /dev/shm", exhaust: func(target) (func(), error) { return fill("/dev/shm") },
+		name: "space of /dev/shm", exhaust: func(target) (func(), error) { return fillFileSystem("/dev/shm") },
 		exhaustedMessage: "Landlock: no isolated profile reaches it", open: []string{"none"},
 	},
 	{
@@ -144,11 +144,11 @@ var resources = []resource{
 		exhaustedMessage: "hinit, which restarts the gateway within seconds", open: everyMode, stopped: "health", never: oneUser,
 	},
 	{
-		name: "processors", exhaust: spin, attempt: share,
+		name: "processors", exhaust: exhaustProcessors, attempt: checkProcessorShare,
 		exhaustedMessage: "cpu.weight in a control group; else hinit, within seconds: it runs on fewer processors", open: everyMode, limit: "cpu.weight", relieved: []string{"user"},
 	},
 	{
-		name: "the container's log", exhaust: flood, attempt: printLine, check: checkPrinted,
+		name: "the container's log", exhaust: floodLog, attempt: printLine, check: checkPrinted,
 		exhaustedMessage: "each log has a pipe and files of its own, and the console gives turns",
 	},
 	{
@@ -172,8 +172,8 @@ func closed(c io.Closer) error {
 	return c.Close()
 }
 
-// fill writes until the file system of a directory is full.
-func fill(dir string) (func(), error) {
+// fillFileSystem writes until the file system of a directory is full.
+func fillFileSystem(dir string) (func(), error) {
 	path := filepath.Join(dir, "fill")
 	file, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
@@ -213,7 +213,7 @@ func fillWithDeletedFile(f target, dir, how string) (func(), error) {
 // runFiller is the daemon of fillWithDeletedFile. It prints its PID when it has the file.
 func runFiller() {
 	dir := os.Getenv("HOLDER_DIR")
-	remove, err := fill(dir)
+	remove, err := fillFileSystem(dir)
 	if err != nil {
 		fmt.Println(err)
 		return
@@ -232,12 +232,12 @@ func runFiller() {
 		return
 	}
 	fmt.Println(os.Getpid())
-	untilStopped()
+	waitForStop()
 	runtime.KeepAlive(file)
 }
 
-// manyFiles makes files until the file system takes no more.
-func manyFiles(dir string) (func(), error) {
+// exhaustInodes makes files until the file system takes no more.
+func exhaustInodes(dir string) (func(), error) {
 	top := filepath.Join(dir, "many")
 	err := os.Mkdir(top, 0o700)
 	for i := 0; err == nil; i++ {
@@ -360,9 +360,9 @@ func watchSelf(f target) error {
 	return err
 }
 
-// spin starts many processes that use the processors. Each ends after four seconds of processor
+// exhaustProcessors starts many processes that use the processors. Each ends after four seconds of processor
 // time, so that they don't delay other tests.
-func spin(target) (func(), error) {
+func exhaustProcessors(target) (func(), error) {
 	var all []*exec.Cmd
 	for range 16 * runtime.NumCPU() {
 		cmd := exec.Command("/bin/sh", "-c", "ulimit -t 4; while :; do :; done")
@@ -382,8 +382,8 @@ func spin(target) (func(), error) {
 	}, nil
 }
 
-// share fails if this process gets less than a tenth of one processor.
-func share(target) error {
+// checkProcessorShare fails if this process gets less than a tenth of one processor.
+func checkProcessorShare(target) error {
 	const wall = time.Second
 	used := func() time.Duration {
 		var t unix.Rusage
@@ -402,8 +402,8 @@ func share(target) error {
 	return nil
 }
 
-// untilReleased calls do repeatedly in several goroutines.
-func untilReleased(goroutines int, do func()) (release func()) {
+// repeatUntilReleased calls do repeatedly in several goroutines.
+func repeatUntilReleased(goroutines int, do func()) (release func()) {
 	var over atomic.Bool
 	var all sync.WaitGroup
 	for range goroutines {
@@ -419,9 +419,9 @@ func untilReleased(goroutines int, do func()) (release func()) {
 	}
 }
 
-func flood(target) (func(), error) {
+func floodLog(target) (func(), error) {
 	lines := []byte(strings.Repeat(strings.Repeat("x", 99)+"\n", 600))
-	return untilReleased(2, func() { _, _ = os.Stdout.Write(lines) }), nil
+	return repeatUntilReleased(2, func() { _, _ = os.Stdout.Write(lines) }), nil
 }
 
 // printLine makes the victim write a log line, for which printed searches.
@@ -462,7 +462,7 @@ func checkStop(c *container) error {
 
 func floodControl(f target) (func(), error) {
 	c := dial.New(f.dir + "/run/control.sock")
-	return untilReleased(64, func() {
+	return repeatUntilReleased(64, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		_, _ = c.Status(ctx) // A refusal counts as an answer too.
@@ -518,26 +518,26 @@ func listener() {
 		}
 	}
 	fmt.Println(n)
-	untilStopped()
+	waitForStop()
 }
 
-// answers is the directory through which the test and the gateways communicate.
-const answers = "answers"
+// answersDir is the directory through which the test and the gateways communicate.
+const answersDir = "answers"
 
-// runExhauster is a gateway that takes or uses the resources that the files in answers name.
+// runExhauster is a gateway that takes or uses the resources that the files in answersDir name.
 func runExhauster(victim bool) {
 	if victim && os.Args[1] != name(1) {
-		untilStopped()
+		waitForStop()
 		return
 	}
 	f := target{dir: os.Getenv("TENANTS_DIR")}
 	f.home, f.victimDir = f.dir+"/home/profiles/"+name(0), f.dir+"/home/profiles/"+name(1)
 	who := map[bool]string{false: "a", true: "b"}[victim]
 	// The attacker had taken this resource before hinit ended it.
-	old, _ := os.ReadFile(filepath.Join(f.dir, answers, "take-"+who))
-	_ = os.WriteFile(filepath.Join(f.dir, answers, who+".ready"), []byte(strconv.Itoa(os.Getpid())), 0o644) //nolint:gosec // the test reads this file
+	old, _ := os.ReadFile(filepath.Join(f.dir, answersDir, "take-"+who))
+	_ = os.WriteFile(filepath.Join(f.dir, answersDir, who+".ready"), []byte(strconv.Itoa(os.Getpid())), 0o644) //nolint:gosec // the test reads this file
 	stop := make(chan struct{})
-	go func() { untilStopped(); close(stop) }()
+	go func() { waitForStop(); close(stop) }()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	release, last := func() {}, string(old)
@@ -547,7 +547,7 @@ func runExhauster(victim bool) {
 			return
 		case <-tick.C:
 		}
-		text, _ := os.ReadFile(filepath.Join(f.dir, answers, "take-"+who))
+		text, _ := os.ReadFile(filepath.Join(f.dir, answersDir, "take-"+who))
 		if string(text) == last {
 			continue
 		}
@@ -572,6 +572,6 @@ func runExhauster(victim bool) {
 				answer = err.Error()
 			}
 		}
-		_ = os.WriteFile(filepath.Join(f.dir, answers, who), []byte(last+"\n"+answer), 0o644) //nolint:gosec // the test reads this file
+		_ = os.WriteFile(filepath.Join(f.dir, answersDir, who), []byte(last+"\n"+answer), 0o644) //nolint:gosec // the test reads this file
 	}
 }

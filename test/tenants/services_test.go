@@ -106,20 +106,20 @@ var attacksByServices = []attack{
 	{"remove the board", true, func(f target) error {
 		return errors.Join(os.Rename(f.dir+"/home/kanban.db", f.dir+"/home/moved.db"), os.Rename(f.dir+"/home/moved.db", f.dir+"/home/kanban.db"))
 	}},
-	{"open the status page without a token", false, func(target) error { return page(http.MethodGet, "/", nil) }},
+	{"open the status page without a token", false, func(target) error { return requestStatusPage(http.MethodGet, "/", nil) }},
 	{"open the status page by a forged Host and Origin", false, func(target) error {
-		return page(http.MethodGet, "/service/gateway-"+name(1)+"/log", http.Header{
+		return requestStatusPage(http.MethodGet, "/service/gateway-"+name(1)+"/log", http.Header{
 			"Host": {"localhost"}, "Origin": {"http://localhost"}, "X-Forwarded-For": {"127.0.0.1"}, "X-Forwarded-Host": {"localhost"}, "Forwarded": {"for=127.0.0.1"},
 		})
 	}},
-	{"read the metrics of the status page", false, func(target) error { return page(http.MethodGet, "/metrics", nil) }},
+	{"read the metrics of the status page", false, func(target) error { return requestStatusPage(http.MethodGet, "/metrics", nil) }},
 	{"stop it by the status page with a forged Origin", false, func(target) error {
-		return page(http.MethodPost, "/service/gateway-"+name(1)+"/stop", http.Header{"Origin": {"http://127.0.0.1:" + strconv.Itoa(webPort)}, "Sec-Fetch-Site": {"same-origin"}})
+		return requestStatusPage(http.MethodPost, "/service/gateway-"+name(1)+"/stop", http.Header{"Origin": {"http://127.0.0.1:" + strconv.Itoa(webPort)}, "Sec-Fetch-Site": {"same-origin"}})
 	}},
 	{"find the token of the status page", true, func(target) error { _, err := searchToken(); return err }},
 	{"read its log on the status page", true, func(target) error {
 		token, err := searchToken()
-		return errors.Join(err, page(http.MethodGet, "/service/gateway-"+name(1)+"/log", http.Header{"Authorization": {"Bearer " + token}}))
+		return errors.Join(err, requestStatusPage(http.MethodGet, "/service/gateway-"+name(1)+"/log", http.Header{"Authorization": {"Bearer " + token}}))
 	}},
 	{sandboxesRow, true, func(f target) error { return outputContains(f, "", "hinit-sandbox", "ls") }},
 	{"execute a command in its sandbox", false, func(f target) error {
@@ -153,7 +153,7 @@ var needs = map[string]func() bool{coreRow: coresInDirectory, sandboxesRow: hasD
 
 // hasSetattr reports whether the kernel knows the system call file_setattr (Linux 6.17).
 func hasSetattr() bool {
-	return !errors.Is(call6(unix.SYS_FILE_SETATTR, 0, 0, 0, 0, 0), unix.ENOSYS)
+	return !errors.Is(syscall6(unix.SYS_FILE_SETATTR, 0, 0, 0, 0, 0), unix.ENOSYS)
 }
 
 // coresInDirectory reports whether a process that crashes can leave a core file in its working directory.
@@ -241,8 +241,8 @@ func control(f target, method, target, words string) error {
 	return sendRequest(request, "unix", f.dir+"/run/control.sock", words)
 }
 
-// page asks the status page.
-func page(method, path string, header http.Header) error {
+// requestStatusPage asks the status requestStatusPage.
+func requestStatusPage(method, path string, header http.Header) error {
 	request, err := http.NewRequest(method, "http://127.0.0.1:"+strconv.Itoa(webPort)+path, http.NoBody)
 	if err != nil {
 		return err
@@ -297,15 +297,15 @@ func searchToken() (string, error) {
 // they drop root.
 const minExecs = 5
 
-// tooFew begins the failure of an attack that has not been tried.
-const tooFew = "not tried: "
+// notTriedPrefix begins the failure of an attack that has not been tried.
+const notTriedPrefix = "not tried: "
 
 // openExecProcFile opens a /proc file of a process with which an operator runs the agent's command.
 func openExecProcFile(file string) error {
 	ofRoot, others := make(map[string]error), make(map[string]error)
 	for deadline := time.Now().Add(patience); len(ofRoot) < minExecs || len(others) < minExecs; {
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%s%d processes of root and %d of others are too few", tooFew, len(ofRoot), len(others))
+			return fmt.Errorf("%s%d processes of root and %d of others are too few", notTriedPrefix, len(ofRoot), len(others))
 		}
 		found, _ := filepath.Glob("/proc/[0-9]*")
 		for _, dir := range found {
@@ -313,7 +313,7 @@ func openExecProcFile(file string) error {
 			if !bytes.Contains(command, []byte("\x00-p\x00"+name(1)+"\x00")) {
 				continue
 			}
-			err := openAny(dir + "/" + file)
+			err := openPath(dir + "/" + file)
 			if err == nil {
 				return nil
 			}
@@ -333,7 +333,7 @@ func openExecProcFile(file string) error {
 	return nil
 }
 
-func openAny(path string) error {
+func openPath(path string) error {
 	switch filepath.Base(path) {
 	case "environ":
 		return read(path)

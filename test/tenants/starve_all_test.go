@@ -30,7 +30,7 @@ func (c *container) write(t *testing.T, gateway, resource string) (word string) 
 	t.Helper()
 	c.requests++
 	word = fmt.Sprintf("%d %s", c.requests%10, resource)
-	path := filepath.Join(c.dir, answers, "take-"+gateway)
+	path := filepath.Join(c.dir, answersDir, "take-"+gateway)
 	if err := os.WriteFile(path, []byte(word), 0o644); err != nil { //nolint:gosec // the gateways read this file
 		t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func (c *container) request(t *testing.T, gateway, resource string) (answer stri
 	word := c.write(t, gateway, resource)
 	looks := 0
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-		text, _ := os.ReadFile(filepath.Join(c.dir, answers, gateway))
+		text, _ := os.ReadFile(filepath.Join(c.dir, answersDir, gateway))
 		if of, answer, _ := strings.Cut(string(text), "\n"); of == word {
 			return answer
 		}
@@ -75,7 +75,7 @@ func (c *container) awaitExhauster(t *testing.T, i int, gateway string) {
 		if s.State == client.StateDown {
 			c.start(t, name(i))
 		}
-		pid, err := os.ReadFile(filepath.Join(c.dir, answers, gateway+".ready"))
+		pid, err := os.ReadFile(filepath.Join(c.dir, answersDir, gateway+".ready"))
 		return err == nil && s.State == client.StateUp && string(pid) == strconv.Itoa(s.PID)
 	})
 }
@@ -190,7 +190,7 @@ func TestNoTenantStarvesAnother(t *testing.T) {
 					agent: agentID + 1 + i, // The kernel counts per user, and other tests' gateways run as agentID.
 					roles: [2]string{"taker", "misser"}, flags: syscall.CLONE_NEWNET | syscall.CLONE_NEWIPC,
 					yaml:  fmt.Sprintf("limits: {nofile: %d}, memory: {max: %d}, cpu: {weight: 100}, quota: {warn: %d, stop: %d},", maxFiles, maxMemory, quota/2, quota),
-					share: answers,
+					share: answersDir,
 					mount: fmt.Sprintf("mount -t devpts -o newinstance,ptmxmode=0666 none /dev/pts && mount --bind /dev/pts/ptmx /dev/ptmx && mount -t tmpfs -o size=%d,mode=1777 none /tmp && mount -t tmpfs -o size=%d,mode=1777 none /dev/shm && echo %d %d >/proc/sys/net/ipv4/ip_local_port_range &&",
 						tmpSize, tmpSize, firstPort, firstPort+ports-1),
 				})
@@ -213,7 +213,7 @@ var machineLock sync.Mutex
 // starveAll lets the attacker take each resource in turn, and returns the result for each.
 func starveAll(t *testing.T, mode string, s setup) map[string]string {
 	t.Helper()
-	c := begin(t, mode, s)
+	c := startContainer(t, mode, s)
 	c.mode = mode
 	c.start(t, name(1), name(3), name(0))
 	enforced := map[string]bool{}

@@ -25,9 +25,9 @@ import (
 	"hinit/internal/testkit"
 )
 
-// eater is a gateway that takes the number of megabytes in its profile's file MB. With a file FILE,
+// runMemoryEater is a gateway that takes the number of megabytes in its profile's file MB. With a file FILE,
 // it takes them as a file in memory.
-func eater() {
+func runMemoryEater() {
 	text, _ := os.ReadFile(filepath.Join(os.Getenv("EATER_HOME"), "MB"))
 	n, _ := strconv.Atoi(string(text))
 	pause, err := time.ParseDuration(os.Getenv("EATER_PAUSE"))
@@ -128,7 +128,7 @@ func limited(t *testing.T, megabytes int, profiles map[string]int, settings stri
 func (c *container) service(t *testing.T, name string) client.Service {
 	t.Helper()
 	var st client.Status
-	if err := untilAnswered(func() (err error) { st, err = c.status(name); return err }); err != nil {
+	if err := retryUntilAnswered(func() (err error) { st, err = c.status(name); return err }); err != nil {
 		t.Fatal(err)
 	}
 	return st.Services[0]

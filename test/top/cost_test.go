@@ -15,12 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// costOfTop is the maximum processor time a second for 500 idle services, in units of one reading
+// maxTopCost is the maximum processor time a second for 500 idle services, in units of one reading
 // of all their process states.
 const (
-	costOfTop  = 8
-	costOfPID1 = 3
-	costTime   = 4 * time.Second
+	maxTopCost  = 8
+	maxPID1Cost = 3
+	costTime    = 4 * time.Second
 )
 
 // TestFiveHundredServicesCostLittle measures the processor time of hinit top and PID 1. One of
@@ -44,23 +44,23 @@ func TestFiveHundredServicesCostLittle(t *testing.T) {
 		}
 		top, _ = strconv.Atoi(strings.TrimSpace(string(children)))
 	}
-	var said string
+	var output string
 	for range 3 {
-		unit := readingAll(t, init)
-		begin, initBefore, topBefore := time.Now(), used(t, init), used(t, top)
+		unit := timeReadingAll(t, init)
+		begin, initBefore, topBefore := time.Now(), processorTime(t, init), processorTime(t, top)
 		<-time.After(costTime)
 		passed := time.Since(begin).Seconds()
-		initCost, topCost := (used(t, init)-initBefore).Seconds()/passed, (used(t, top)-topBefore).Seconds()/passed
-		said = fmt.Sprintf("hinit top took %.2f %% of a processor, PID 1 %.2f %%; to read all processes once takes %.1f ms", topCost*100, initCost*100, unit*1000)
-		if t.Log(said); topCost <= costOfTop*unit && initCost <= costOfPID1*unit {
+		initCost, topCost := (processorTime(t, init)-initBefore).Seconds()/passed, (processorTime(t, top)-topBefore).Seconds()/passed
+		output = fmt.Sprintf("hinit top took %.2f %% of a processor, PID 1 %.2f %%; to read all processes once takes %.1f ms", topCost*100, initCost*100, unit*1000)
+		if t.Log(output); topCost <= maxTopCost*unit && initCost <= maxPID1Cost*unit {
 			return
 		}
 	}
-	t.Error(said)
+	t.Error(output)
 }
 
-// readingAll returns the processor time of one reading of all children's states, in seconds.
-func readingAll(t *testing.T, parent int) float64 {
+// timeReadingAll returns the processor time of one reading of all children's states, in seconds.
+func timeReadingAll(t *testing.T, parent int) float64 {
 	t.Helper()
 	const times = 20
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent)) // Each thread has its own list of children.
@@ -90,7 +90,7 @@ func readingAll(t *testing.T, parent int) float64 {
 	return (cost(after) - cost(before)) / times
 }
 
-func used(t *testing.T, pid int) time.Duration {
+func processorTime(t *testing.T, pid int) time.Duration {
 	t.Helper()
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

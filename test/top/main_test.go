@@ -42,7 +42,7 @@ func run(m *testing.M) int {
 	root, err := os.MkdirTemp("/var/tmp", "hinit-top-")
 	if err == nil {
 		defer os.RemoveAll(root)
-		built, err = root, provide(root)
+		built, err = root, installPrograms(root)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -51,8 +51,8 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// provide installs the binaries: those in HINIT_TEST_BIN, or freshly built ones.
-func provide(dir string) error {
+// installPrograms installs the binaries: those in HINIT_TEST_BIN, or freshly built ones.
+func installPrograms(dir string) error {
 	if from := os.Getenv("HINIT_TEST_BIN"); from != "" {
 		return os.CopyFS(dir, os.DirFS(from))
 	}

@@ -72,7 +72,7 @@ func (r *receiver) count() (lines, twice int) {
 // TestNoLineIsLostWhenTheForwarderIsKilled checks that every line arrives although the forwarder is killed with kill -9
 // repeatedly, while the log is rotated and compressed.
 func TestNoLineIsLostWhenTheForwarderIsKilled(t *testing.T) {
-	b := newBox(t, counter)
+	b := newWebContainer(t, counter)
 	r := &receiver{seen: make(map[string]int)}
 	server := httptest.NewServer(r)
 	t.Cleanup(server.Close)

@@ -44,14 +44,14 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// box is a plain supervisor with services.
-type box struct {
+// webContainer is a plain supervisor with services.
+type webContainer struct {
 	*testing.T
 	dir    string
 	client *dial.Client
 }
 
-func newBox(t *testing.T, config string) *box {
+func newWebContainer(t *testing.T, config string) *webContainer {
 	t.Helper()
 	t.Parallel()
 	dir, err := os.MkdirTemp("/var/tmp", "hweb-") //nolint:usetesting // a short path, because the path of a socket has at most 107 bytes
@@ -59,7 +59,7 @@ func newBox(t *testing.T, config string) *box {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	b := &box{T: t, dir: dir, client: dial.New(dir + "/run/control.sock")}
+	b := &webContainer{T: t, dir: dir, client: dial.New(dir + "/run/control.sock")}
 	for _, sub := range []string{"run", "logs"} {
 		if err := os.Mkdir(filepath.Join(dir, sub), 0o755); err != nil {
 			t.Fatal(err)
@@ -71,7 +71,7 @@ func newBox(t *testing.T, config string) *box {
 	return b
 }
 
-func (b *box) write(name, text string) string {
+func (b *webContainer) write(name, text string) string {
 	b.Helper()
 	path := filepath.Join(b.dir, name)
 	if err := os.WriteFile(path, []byte(strings.ReplaceAll(text, "$DIR", b.dir)), 0o600); err != nil {
@@ -80,7 +80,7 @@ func (b *box) write(name, text string) string {
 	return path
 }
 
-func (b *box) command(name string, args ...string) *exec.Cmd {
+func (b *webContainer) command(name string, args ...string) *exec.Cmd {
 	path := name
 	if !strings.Contains(name, "/") {
 		path = filepath.Join(bin, name)
@@ -111,7 +111,7 @@ func (o *output) String() string {
 }
 
 // start runs a program until the test ends.
-func (b *box) start(name string, args ...string) (*exec.Cmd, *output) {
+func (b *webContainer) start(name string, args ...string) (*exec.Cmd, *output) {
 	b.Helper()
 	cmd, out := b.command(name, args...), &output{}
 	cmd.Stdout, cmd.Stderr = out, out
@@ -139,7 +139,7 @@ func (b *box) start(name string, args ...string) (*exec.Cmd, *output) {
 	return cmd, out
 }
 
-func (b *box) page(args ...string) string {
+func (b *webContainer) page(args ...string) string {
 	b.Helper()
 	_, out := b.start("hinit", append([]string{"web", "--listen", "127.0.0.1:0"}, args...)...)
 	address := ""
@@ -151,7 +151,7 @@ func (b *box) page(args ...string) string {
 	return strings.TrimSuffix(address, "/")
 }
 
-func (b *box) get(url string) string {
+func (b *webContainer) get(url string) string {
 	b.Helper()
 	r, err := http.NewRequestWithContext(b.Context(), http.MethodGet, url, nil)
 	if err != nil {
@@ -173,8 +173,8 @@ services:
 logs: {dir: $DIR/logs}
 `
 
-// need skips a test if a program from Debian is missing.
-func need(t *testing.T, program string) string {
+// requireProgram skips a test if a program from Debian is missing.
+func requireProgram(t *testing.T, program string) string {
 	t.Helper()
 	path, err := exec.LookPath(program)
 	if err != nil {
@@ -184,8 +184,8 @@ func need(t *testing.T, program string) string {
 }
 
 func TestARealPrometheusScrapesThePage(t *testing.T) {
-	prometheus, promtool := need(t, "prometheus"), need(t, "promtool")
-	b := newBox(t, services)
+	prometheus, promtool := requireProgram(t, "prometheus"), requireProgram(t, "promtool")
+	b := newWebContainer(t, services)
 	examples, err := filepath.Abs("../../examples/prometheus")
 	if err != nil {
 		t.Fatal(err)
@@ -274,7 +274,7 @@ func read(t *testing.T, path string) string {
 
 // TestAnEventIsLiveWithinASecond measures, with a real hinit, the time from the end of a process to the line of the stream.
 func TestAnEventIsLiveWithinASecond(t *testing.T) {
-	b := newBox(t, services)
+	b := newWebContainer(t, services)
 	page := b.page()
 	answer, err := http.Get(page + "/live")
 	if err != nil {
@@ -319,7 +319,7 @@ func TestAnEventIsLiveWithinASecond(t *testing.T) {
 }
 
 func TestAnAddressForOthersNeedsAToken(t *testing.T) {
-	b := newBox(t, services)
+	b := newWebContainer(t, services)
 	out, err := b.command("hinit-web", "serve", "--listen", "0.0.0.0:0").CombinedOutput()
 	if err == nil || !strings.HasPrefix(string(out), "cannot serve the page: other machines reach 0.0.0.0:0, and there is no token") {
 		t.Errorf("%v, %s", err, out)
@@ -332,7 +332,7 @@ func TestAnAddressForOthersNeedsAToken(t *testing.T) {
 
 // TestWithoutTheProgramAllElseWorks checks a hinit without hinit-web beside it: everything else must work.
 func TestWithoutTheProgramAllElseWorks(t *testing.T) {
-	b := newBox(t, services)
+	b := newWebContainer(t, services)
 	for _, program := range []string{"hinit", "hinit-tools"} {
 		text, err := os.ReadFile(filepath.Join(bin, program))
 		if err == nil {

@@ -26,7 +26,7 @@ import (
 // rsyslog is Debian's rsyslog as a receiver. Each process writes its own file, because a kill may
 // leave half a line.
 type rsyslog struct {
-	*box
+	*webContainer
 	program, driver string
 	port            string
 	lives           int
@@ -53,7 +53,7 @@ template(name="whole" type="string" string="%%app-name%%|%%msgid%%|%%structured-
 input(type="imtcp" address="127.0.0.1" port=%q listenPortFileName="$DIR/port")
 action(type="omfile" file="$DIR/received-%d" template="whole")
 `, stream, port, r.lives))
-	r.cmd, _ = r.box.start(r.program, "-n", "-f", conf, "-i", fmt.Sprintf("%s/pid-%d", r.dir, r.lives))
+	r.cmd, _ = r.webContainer.start(r.program, "-n", "-f", conf, "-i", fmt.Sprintf("%s/pid-%d", r.dir, r.lives))
 	if r.lives > 1 {
 		return // rsyslog writes no port file if the port is given.
 	}
@@ -88,7 +88,7 @@ func (r *rsyslog) received() (lines []string) {
 	return lines
 }
 
-func (b *box) certificate(name string) {
+func (b *webContainer) certificate(name string) {
 	b.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -123,12 +123,12 @@ func kill(t *testing.T, cmd *exec.Cmd) {
 // TestRsyslogGetsEveryLine checks that all lines arrive whole and in order over TCP and TLS, though the forwarder and rsyslog are
 // killed with -9 meanwhile.
 func TestRsyslogGetsEveryLine(t *testing.T) {
-	program := need(t, "rsyslogd")
+	program := requireProgram(t, "rsyslogd")
 	for name, driver := range map[string]string{"tcp": "", "gnutls": "gtls", "openssl": "ossl"} {
 		t.Run(name, func(t *testing.T) {
-			b := newBox(t, counter)
+			b := newWebContainer(t, counter)
 			b.certificate("logs.example.org")
-			r := &rsyslog{box: b, program: program, driver: driver}
+			r := &rsyslog{webContainer: b, program: program, driver: driver}
 			r.start()
 			idle := r.sockets()
 			to := "syslog+tcp://127.0.0.1:" + r.port

@@ -155,7 +155,7 @@ func (a *agent) joinGroup(etc *db.DB, gid uint32, what, newName, kind string) {
 	name, ok := etc.GroupName(gid)
 	if !ok {
 		name = newName
-		if _, taken := etc.Group(name); taken {
+		if _, exists := etc.Group(name); exists {
 			name += strconv.FormatUint(uint64(gid), 10)
 		}
 		if err := etc.AddGroup(name, gid); err != nil {

@@ -67,14 +67,14 @@ func showChecks(t *cli.Terminal, c *cli.Call) int {
 			list = append(list, serviceChecks{s.Name, s.Checks})
 		}
 		for _, one := range s.Checks {
-			asked := "-"
+			lastAnswer := "-"
 			if one.AnsweredAt != nil {
-				asked = show.FormatDuration(max(time.Since(*one.AnsweredAt), 0)) + " ago"
+				lastAnswer = show.FormatDuration(max(time.Since(*one.AnsweredAt), 0)) + " ago"
 			}
 			if one.Failed {
 				code = max(code, cmdline.ExitNotUp)
 			}
-			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", show.EscapeName(s.Name), show.EscapeName(one.Name), one.Kind, one.Type, one.State, asked, show.EscapeLine(one.Answer))
+			fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", show.EscapeName(s.Name), show.EscapeName(one.Name), one.Kind, one.Type, one.State, lastAnswer, show.EscapeLine(one.Answer))
 		}
 	}
 	shown := t.ShowResult(c, list, nil, func() {

@@ -140,8 +140,8 @@ func TestDidYouMean(t *testing.T) {
 		if code := term.Run(c.words, allVerbs()); code != cmdline.ExitUsage {
 			t.Errorf("%q ends with code %d", c.words, code)
 		}
-		if said := term.Err.(*strings.Builder).String(); !strings.Contains(said, c.want) {
-			t.Errorf("%q says %q, want %q in it", c.words, said, c.want)
+		if output := term.Err.(*strings.Builder).String(); !strings.Contains(output, c.want) {
+			t.Errorf("%q says %q, want %q in it", c.words, output, c.want)
 		}
 	}
 }

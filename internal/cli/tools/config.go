@@ -151,7 +151,7 @@ func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 		if _, err := agent.CredFor(cfg, s.User); err != nil {
 			warnings = append(warnings, fmt.Sprintf("cannot define service %q: %v", name, err))
 		}
-		look := func(key, path string, err error) {
+		check := func(key, path string, err error) {
 			if strings.Contains(path, "/") && !filepath.IsAbs(path) && path[0] != '-' {
 				path = filepath.Join(s.Cwd, path)
 			}
@@ -160,10 +160,10 @@ func missingFiles(cfg *config.Config, plain bool) (warnings []string) {
 			}
 		}
 		program, err := proc.LookPath(s.Command[0], proc.SetEnv(boot.ContainerEnv(cfg.Home), s.Env))
-		look("command", cmp.Or(program, s.Command[0]), err)
-		look("cwd", s.Cwd, nil)
+		check("command", cmp.Or(program, s.Command[0]), err)
+		check("cwd", s.Cwd, nil)
 		for _, file := range s.EnvFile {
-			look("env_file", file, nil)
+			check("env_file", file, nil)
 		}
 	}
 	return warnings

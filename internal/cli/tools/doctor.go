@@ -71,12 +71,12 @@ func (x *doctorRun) printBoardCommand(cfg *config.Config) {
 		x.findings.OK("task board", "its dispatcher is the service %s; to examine the board: hinit kanban doctor", config.KanbanName)
 	}
 	if s, is := cfg.Services[config.SandboxName]; is && s.Enabled {
-		said, err := wholefile.Read(dial.SandboxSocket(x.Env)+".root", 4<<10)
+		data, err := wholefile.Read(dial.SandboxSocket(x.Env)+".root", 4<<10)
 		if err != nil {
 			x.findings.Warning("sandboxes", "the service %s has not said what root inside is: %v; see: hinit logs %s", config.SandboxName, err, config.SandboxName)
 			return
 		}
-		x.findings.OK("sandboxes", "%s", strings.TrimSpace(string(said)))
+		x.findings.OK("sandboxes", "%s", strings.TrimSpace(string(data)))
 	}
 }
 

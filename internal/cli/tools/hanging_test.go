@@ -43,9 +43,9 @@ func TestAHangingHinitWasADeadlineExceeded(t *testing.T) {
 	for _, words := range []string{"explain default", "healthcheck", "signal default HUP", "checks", "notify k"} {
 		term := hangingTerminal(t)
 		all.Go(func() { // few subtests run at the same time, so use goroutines
-			code, said := term.Run(strings.Fields(words), allVerbs()), fmt.Sprint(term.Err)
-			if code != cmdline.ExitUnreachable || !strings.Contains(said, "hinit does not answer on") || strings.Contains(said, "deadline") {
-				t.Errorf("%s: exit code %d: %s", words, code, said)
+			code, output := term.Run(strings.Fields(words), allVerbs()), fmt.Sprint(term.Err)
+			if code != cmdline.ExitUnreachable || !strings.Contains(output, "hinit does not answer on") || strings.Contains(output, "deadline") {
+				t.Errorf("%s: exit code %d: %s", words, code, output)
 			}
 		})
 	}

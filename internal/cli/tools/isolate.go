@@ -143,13 +143,13 @@ func changeHomeOwners(t *cli.Terminal, names []string, dry bool, expected int) (
 			m.Error = "there is no such profile"
 		case !tenant && options.Tenants.Includes(name):
 			m.Error = "isolation.uids has no more uids; make the range larger"
-		case !named && to.MustKeep(uid):
+		case !named && to.ProtectsFilesOf(uid):
 			m.Error = "it belongs to the user of an isolated profile; rename it back, or give it to the agent's user: hinit isolate apply " + name
 		case running[name]:
 			m.Error = "its gateway runs; stop it: hinit stop " + name
 		default:
 			w := owntree.Walk{DryRun: dry}
-			if expected != 0 || to.MustKeep(uid) { // the agent's user may have renamed this home to get its files
+			if expected != 0 || to.ProtectsFilesOf(uid) { // the agent's user may have renamed this home to get its files
 				home, was, err := volume.OpenHome(options.Tenants, d, name, expected, "isolate apply")
 				if err != nil {
 					m.Error = err.Error()

@@ -76,10 +76,10 @@ func reloadConfig(t *cli.Terminal, c *cli.Call) int {
 		return reloadServices(t, names, c.JSON)
 	}
 	did, err := t.Client().Reload(context.Background(), how)
-	if said := (*client.Error)(nil); errors.As(err, &said) && strings.Contains(said.Message, "\n") {
+	if clientErr := (*client.Error)(nil); errors.As(err, &clientErr) && strings.Contains(clientErr.Message, "\n") {
 		code := cmdline.ExitDone
-		for line := range strings.SplitSeq(said.Message, "\n") {
-			one := *said
+		for line := range strings.SplitSeq(clientErr.Message, "\n") {
+			one := *clientErr
 			one.Message = line
 			code = t.ReportError("reload", &one)
 		}

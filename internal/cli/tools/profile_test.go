@@ -23,15 +23,15 @@ func TestADeletionThatComesSecondSaysThatTheProfileIsGone(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(home, "profiles", "other", "SOUL.md"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	var said strings.Builder
-	m := &profileManager{Terminal: &cli.Terminal{Err: &said}, action: "delete profile", store: profiles.Open(home, nil, "SOUL.md")}
+	var output strings.Builder
+	m := &profileManager{Terminal: &cli.Terminal{Err: &output}, action: "delete profile", store: profiles.Open(home, nil, "SOUL.md")}
 	gone := m.removeTemporary(profiles.Profile{Name: "gone", Home: filepath.Join(home, "profiles", "gone")})
-	if code := m.printMissing("gone", gone); code != cmdline.ExitUnknown || !strings.Contains(said.String(), "there is no such profile") {
-		t.Errorf("code %d, %s", code, said.String())
+	if code := m.printMissing("gone", gone); code != cmdline.ExitUnknown || !strings.Contains(output.String(), "there is no such profile") {
+		t.Errorf("code %d, %s", code, output.String())
 	}
-	said.Reset()
-	if code := m.printMissing("other", &fs.PathError{Op: "stat", Path: "x", Err: fs.ErrNotExist}); code != cmdline.ExitFailed || !strings.Contains(said.String(), "stat x") {
-		t.Errorf("a file of a profile is missing: code %d, %s", code, said.String())
+	output.Reset()
+	if code := m.printMissing("other", &fs.PathError{Op: "stat", Path: "x", Err: fs.ErrNotExist}); code != cmdline.ExitFailed || !strings.Contains(output.String(), "stat x") {
+		t.Errorf("a file of a profile is missing: code %d, %s", code, output.String())
 	}
 }
 

@@ -92,11 +92,11 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 		t.Errorf("the error is %v", err)
 	}
 	for h.options.Loop.Snapshot().Find("check/web/ask") != nil {
-		news := h.options.Loop.Changed()
+		changed := h.options.Loop.Changed()
 		if h.options.Loop.Snapshot().Find("check/web/ask") == nil {
 			break
 		}
-		<-news
+		<-changed
 	}
 }
 
@@ -139,14 +139,14 @@ func TestOneStrangerAMinute(t *testing.T) {
 		t.Fatal(err)
 	}
 	records, _ := h.options.Loop.History().Since(0)
-	var told []string
+	var messages []string
 	for _, r := range records {
 		if strings.Contains(r.Reason, "is not taken") {
-			told = append(told, r.Reason)
+			messages = append(messages, r.Reason)
 		}
 	}
-	if len(told) != 1 || !strings.Contains(told[0], "process 100") {
-		t.Errorf("it told %s", fmt.Sprint(told))
+	if len(messages) != 1 || !strings.Contains(messages[0], "process 100") {
+		t.Errorf("it told %s", fmt.Sprint(messages))
 	}
 }
 

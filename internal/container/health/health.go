@@ -277,7 +277,7 @@ func (h *Health) newDeafWatch() *probe.DeafWatch {
 // isDeafNow reports whether the deafness d concerns the present run of a gateway. It is false if a check of the gateway already
 // reports this deafness.
 func isDeafNow(v *supervisor.Service, d probe.Deafness) bool {
-	return !d.ByCheck && v.State == supervisor.Up && v.Run == d.Run
+	return !d.HandledByCheck && v.State == supervisor.Up && v.Run == d.Run
 }
 
 // deafCheck returns the entry of a deaf gateway for the checks in the status. The list is empty for any other service.

@@ -180,9 +180,9 @@ func (w *memoryWatch) checkLimit(v *supervisor.Service, m proc.Memory) (note str
 // isNewMessage reports whether text differs from the last message of the same kind (key) about the present run, and stores it.
 func (w *memoryWatch) isNewMessage(v *supervisor.Service, key, text string) bool {
 	key, text = v.Name+"/"+key, fmt.Sprint(v.Run, text)
-	said := w.lastMessages[key] == text
+	repeated := w.lastMessages[key] == text
 	w.lastMessages[key] = text
-	return !said
+	return !repeated
 }
 
 // formatBytes formats a number of bytes for people.

@@ -17,7 +17,7 @@ import (
 func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
-		var said []string
+		var messages []string
 		bytes, grouped, killed := uint64(10<<20), false, uint64(0)
 		ended := make(chan struct{})
 		snapshot := &supervisor.Snapshot{Services: []*supervisor.Service{
@@ -33,9 +33,9 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 			last = e
 			switch e := e.(type) {
 			case supervisor.Remark:
-				said = append(said, e.Text)
+				messages = append(messages, e.Text)
 			case supervisor.Unhealthy:
-				said = append(said, "restart "+e.Name+": "+e.Answer)
+				messages = append(messages, "restart "+e.Name+": "+e.Answer)
 			}
 		}
 		w := &memoryWatch{loop: loop, containerMemory: func() (none proc.ContainerMemory) { return none }, measureServices: func(mains []int) []proc.Memory {
@@ -53,14 +53,14 @@ func TestALimitIsSaidOncePerCrossing(t *testing.T) {
 		step := func(has uint64, want ...string) {
 			t.Helper()
 			mu.Lock()
-			said, bytes = nil, has<<20
+			messages, bytes = nil, has<<20
 			mu.Unlock()
 			time.Sleep(memoryPeriod)
 			synctest.Wait()
 			mu.Lock()
 			defer mu.Unlock()
-			if !slices.Equal(said, want) {
-				t.Errorf("at %d MiB it says %q, not %q", has, said, want)
+			if !slices.Equal(messages, want) {
+				t.Errorf("at %d MiB it says %q, not %q", has, messages, want)
 			}
 		}
 		step(500)

@@ -48,7 +48,7 @@ func newLogs(t *testing.T, cfg *config.Config, secrets func(string) ([]string, b
 func TestSecretsAreMasked(t *testing.T) {
 	cfg := new(config.Config)
 	secret := "sk-0123456789abcdef"
-	l, console, said := newLogs(t, cfg, func(string) ([]string, bool, error) {
+	l, console, output := newLogs(t, cfg, func(string) ([]string, bool, error) {
 		if secret == "" {
 			return nil, false, errors.New("the disk is gone")
 		}
@@ -85,8 +85,8 @@ func TestSecretsAreMasked(t *testing.T) {
 	}
 	secret = ""
 	l.ReadSecrets("gateway-coder", "coder")
-	if want := "gateway-coder: cannot read its secrets, so the values in its .env may be shown here: the disk is gone\n"; said.String() != want {
-		t.Errorf("it said %q", said)
+	if want := "gateway-coder: cannot read its secrets, so the values in its .env may be shown here: the disk is gone\n"; output.String() != want {
+		t.Errorf("it said %q", output)
 	}
 }
 
@@ -157,7 +157,7 @@ func TestSecretsOfAllProfilesTakeLittleMemory(t *testing.T) {
 	cfg := new(config.Config)
 	cfg.Logs.MaskSecrets = true
 	large := strings.Repeat("s", 16<<10)
-	l, _, said := newLogs(t, cfg, func(string) ([]string, bool, error) { return []string{large}, false, nil })
+	l, _, output := newLogs(t, cfg, func(string) ([]string, bool, error) { return []string{large}, false, nil })
 	for i := range 2 * maxMaskedBytes / len(large) {
 		l.Open(fmt.Sprint("gateway-", i), "coder", "", supervisor.KindGateway)
 		l.ReadSecrets(fmt.Sprint("gateway-", i), "coder")
@@ -169,8 +169,8 @@ func TestSecretsOfAllProfilesTakeLittleMemory(t *testing.T) {
 	if kept != maxMaskedBytes {
 		t.Errorf("%d bytes are kept, want %d", kept, maxMaskedBytes)
 	}
-	if want := "gateway-255: its .env has more secrets than hinit masks"; !strings.Contains(said.String(), want) {
-		t.Errorf("it said %.200q", said)
+	if want := "gateway-255: its .env has more secrets than hinit masks"; !strings.Contains(output.String(), want) {
+		t.Errorf("it said %.200q", output)
 	}
 	l.Drop("gateway-0", func(string) bool { return false })
 	l.ReadSecrets("gateway-0", "coder") // the removal has begun, so these secrets must not use up the space for others

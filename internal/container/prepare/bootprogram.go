@@ -96,9 +96,9 @@ func (p *bootProgram) receive(ctx context.Context, handle func(boot.Message) err
 			p.loop.Post(supervisor.Evict{Names: []string{p.name}, Reason: "its work is over"})
 		})
 	}()
-	for heard := json.NewDecoder(p.input); err == nil; {
+	for decoder := json.NewDecoder(p.input); err == nil; {
 		var m boot.Message
-		switch fault := heard.Decode(&m); {
+		switch fault := decoder.Decode(&m); {
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
 		case fault != nil && p.loop.Snapshot().Stopping:

@@ -105,8 +105,8 @@ func awaitCondition(t *testing.T, what string, cond func() bool) {
 
 func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 	home, o := makeVolume(t, "coder")
-	said := &messageRecorder{}
-	r := said.newOwnerRepairer()
+	messages := &messageRecorder{}
+	r := messages.newOwnerRepairer()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -130,10 +130,10 @@ func TestEverythingIsRepairedAndThenWhatAppears(t *testing.T) {
 	}
 	cancel()
 	<-ended
-	said.mu.Lock()
-	defer said.mu.Unlock()
-	if len(said.messages) == 0 || !strings.HasPrefix(said.messages[0], "ownership: ") {
-		t.Errorf("it said %q", said.messages)
+	messages.mu.Lock()
+	defer messages.mu.Unlock()
+	if len(messages.messages) == 0 || !strings.HasPrefix(messages.messages[0], "ownership: ") {
+		t.Errorf("it said %q", messages.messages)
 	}
 }
 
@@ -153,14 +153,14 @@ func TestTheNextProgramKnowsHowFarItCame(t *testing.T) {
 // warning to install another hinit-tools.
 func TestAContainerThatStopsWarnsOfNoRepair(t *testing.T) {
 	for fault, warnings := range map[error]int{supervisor.ErrStopping: 0, io.EOF: 1} {
-		var told messageRecorder
-		v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { told.Say("%s", warning); return true }, initlog.NewTerminationLog())
+		var messages messageRecorder
+		v := initlog.New(func() io.Writer { return io.Discard }, func(warning string) bool { messages.Say("%s", warning); return true }, initlog.NewTerminationLog())
 		failed := func(context.Context, boot.Job, func(boot.Message)) error {
 			return fmt.Errorf("the program has failed: %w", fault)
 		}
 		newOwnerRepairer(v, nil, failed, nil).RepairAll(t.Context(), boot.Job{FilledFromImage: true, Options: boot.Options{Agent: fsutil.ProcessActor()}})
-		if len(told.messages) != warnings {
-			t.Errorf("%v: %q", fault, told.messages)
+		if len(messages.messages) != warnings {
+			t.Errorf("%v: %q", fault, messages.messages)
 		}
 	}
 }
@@ -174,11 +174,11 @@ func TestARenamedHomeIsReportedAndStays(t *testing.T) {
 	if err := os.Chown(dir, 20005, 20005); err != nil {
 		t.Fatal(err)
 	}
-	said := &messageRecorder{}
-	o.Say = func(l boot.LogLine) { said.messages = append(said.messages, l.Text) }
-	said.newOwnerRepairer().CorrectOwner(t.Context(), o, "foo")
-	if len(said.messages) != 1 || !strings.Contains(said.messages[0], "profile foo stays uid 20005's") || !strings.Contains(said.messages[0], "hinit isolate apply foo") {
-		t.Errorf("said %q", said.messages)
+	messages := &messageRecorder{}
+	o.Say = func(l boot.LogLine) { messages.messages = append(messages.messages, l.Text) }
+	messages.newOwnerRepairer().CorrectOwner(t.Context(), o, "foo")
+	if len(messages.messages) != 1 || !strings.Contains(messages.messages[0], "profile foo stays uid 20005's") || !strings.Contains(messages.messages[0], "hinit isolate apply foo") {
+		t.Errorf("said %q", messages.messages)
 	}
 	if info, err := os.Lstat(dir); err != nil || info.Sys().(*syscall.Stat_t).Uid != 20005 {
 		t.Errorf("the home was given away: %v", err)

@@ -200,8 +200,8 @@ func (r *preparation) runHook(h boot.Hook) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if doubt := r.Units.WarnOfProgram("the hook "+h.Name, u); doubt != "" && h.Number > 0 { // hook 0 is hinit's own (SaveRulesHook)
-		r.Warn("%s", doubt)
+	if warning := r.Units.WarnOfProgram("the hook "+h.Name, u); warning != "" && h.Number > 0 { // hook 0 is hinit's own (SaveRulesHook)
+		r.Warn("%s", warning)
 	}
 	name := u.Name
 	if err := r.Registry.Register(ctx, u, supervisor.WantUp); err != nil {

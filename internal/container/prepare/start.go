@@ -157,9 +157,9 @@ func (s *Preparer) StartPlaceholder(ctx context.Context, exe string) {
 	s.startUnit(ctx, units.PlaceholderUnit(path, s.Units.Env(), s.Agent.Cred), "the process that stands for the CMD")
 }
 
-func (s *Preparer) startUnit(ctx context.Context, u supervisor.Unit, what string) {
+func (s *Preparer) startUnit(ctx context.Context, u supervisor.Unit, description string) {
 	if err := s.Registry.Register(ctx, u, supervisor.WantUp); err != nil && !errors.Is(err, supervisor.ErrStopping) {
-		s.Warn("cannot start %s: %v", what, err)
+		s.Warn("cannot start %s: %v", description, err)
 	}
 }
 

@@ -57,9 +57,9 @@ func (r *Reporter) Run(ctx context.Context) {
 	var memory tuning.Releaser
 	quiet := time.NewTimer(tuning.ReleaseDelay)
 	defer quiet.Stop()
-	rested := false
+	releasedOnce := false
 	stir := func() {
-		rested = false
+		releasedOnce = false
 		quiet.Reset(tuning.ReleaseDelay)
 	}
 	for {
@@ -74,9 +74,9 @@ func (r *Reporter) Run(ctx context.Context) {
 		case <-r.activity:
 			stir()
 		case <-quiet.C: // for the time ReleaseDelay, there was no record and no other work
-			memory.Release(rested)
-			if !rested {
-				rested = true
+			memory.Release(releasedOnce)
+			if !releasedOnce {
+				releasedOnce = true
 				quiet.Reset(tuning.SecondReleaseDelay)
 			}
 		case <-r.options.Loop.Ended():

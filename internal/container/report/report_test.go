@@ -32,11 +32,11 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 		Procs: procs, Logs: noLogs{}, SIGCHLD: children, MuteSIGCHLD: proc.SIGCHLDSilencer(), OnSignal: func(os.Signal) supervisor.Event { return nil },
 	})
 	go loop.Run()
-	var said []string
+	var messages []string
 	seen := 0
 	reporter := func() *Reporter {
 		return New(Options{
-			Loop: loop, Say: func(format string, a ...any) { said = append(said, fmt.Sprintf(format, a...)) },
+			Loop: loop, Say: func(format string, a ...any) { messages = append(messages, fmt.Sprintf(format, a...)) },
 			Observe: func(supervisor.Record) { seen++ }, OnRecordsLost: func() { t.Error("records were lost") }, OnStopping: func() {},
 		})
 	}
@@ -57,8 +57,8 @@ func TestEachRecordIsReportedOnce(t *testing.T) {
 	if cursor, some := second.reportNew(loop.History()); some || cursor != loop.History().Last() {
 		t.Errorf("it reports again, up to %d", cursor)
 	}
-	if !slices.Equal(said, []string{"one", "two"}) || seen != 2 {
-		t.Errorf("it said %q and passed on %d records", said, seen)
+	if !slices.Equal(messages, []string{"one", "two"}) || seen != 2 {
+		t.Errorf("it said %q and passed on %d records", messages, seen)
 	}
 	second.NoteActivity() // the second reporter has no receiver; the call must not block
 	second.NoteActivity()

@@ -132,12 +132,12 @@ const faultReportPause = 10 * time.Second
 // ReportFaults reports fault signals, such as SIGSEGV, that another process has sent and PID 1 has ignored. It blocks until
 // ctx ends.
 func (s *Signals) ReportFaults(ctx context.Context, report func(text string)) {
-	told := make(map[syscall.Signal]uint64)
+	reported := make(map[syscall.Signal]uint64)
 	for {
 		if !pause.Until(ctx, s.faultSignals) {
 			return
 		}
-		if text := faultsText(proc.SentFaults(), told); text != "" {
+		if text := faultsText(proc.SentFaults(), reported); text != "" {
 			report(text)
 		}
 		if !pause.For(ctx, faultReportPause) {

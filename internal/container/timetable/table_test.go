@@ -55,9 +55,9 @@ func (f *fakeSupervisor) takeMessages() []string {
 	synctest.Wait()
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	told := f.messages
+	messages := f.messages
 	f.messages = nil
-	return told
+	return messages
 }
 
 type fakeRunStore struct {

@@ -93,10 +93,10 @@ func (m *Maker) agentCanWrite(dir string) bool {
 		return true
 	}
 	user := m.agent.User
-	doubt, _ := blocking.Get(blocking.Foreign, func() (*trust.Violation, error) { // an error means that the file is missing, so the agent can't own it
+	violation, _ := blocking.Get(blocking.Foreign, func() (*trust.Violation, error) { // an error means that the file is missing, so the agent can't own it
 		return trust.Check(dir, trust.NotChangeableBy(user.UID, append([]uint32{user.GID}, user.Groups...)))
 	})
-	return doubt != nil
+	return violation != nil
 }
 
 // venv is the Python virtual environment that contains the agent's program.

@@ -373,14 +373,14 @@ func runeColumns(r rune) int {
 	return 1
 }
 
-func shorten(text string, most int) string {
-	if len(text) <= most || textColumns(text) <= most {
+func shorten(text string, limit int) string {
+	if len(text) <= limit || textColumns(text) <= limit {
 		return text
 	}
 	n := 0
 	for i, r := range text {
 		n += runeColumns(r)
-		if n > most-1 {
+		if n > limit-1 {
 			return text[:i] + "…"
 		}
 	}

@@ -97,7 +97,7 @@ func (w *Walk) ChangeOwners(d *fsutil.Dir, rel string, crossTop bool) error {
 			return err
 		case w.ExpectedTopUID != nil && st.Uid != *w.ExpectedTopUID:
 			return unix.ESTALE
-		case w.NewOwner.MustKeepOpen(fd, st):
+		case w.NewOwner.ProtectsFile(fd, st):
 			return fsutil.ErrProtected
 		}
 		w.linkCounts = nil
@@ -149,7 +149,7 @@ func (w *Walk) walkTree(in fsutil.SameMountOpener, fd int, path string, depth in
 	if depth > 1 || !w.TopLast {
 		w.changeOwner(fd, st, path)
 	}
-	if w.NewOwner.MustKeepOpen(fd, st) {
+	if w.NewOwner.ProtectsFile(fd, st) {
 		return
 	}
 	if depth > maxDepth {

@@ -306,8 +306,8 @@ func (w *profileModel) runClient(o *Order, verb client.Verb, patience time.Durat
 	for o.replacedBy != nil {
 		o = o.replacedBy
 	}
-	said := (*client.Error)(nil)
-	switch late := errors.As(err, &said) && said.Kind == client.KindTimeout; {
+	clientErr := (*client.Error)(nil)
+	switch late := errors.As(err, &clientErr) && clientErr.Kind == client.KindTimeout; {
 	case err == nil && !(o.recorded && o.executed):
 		w.t.Errorf("%s is said to be done: recorded %v, carried out %v", verb, o.recorded, o.executed)
 	case err == nil && !w.wasExecuted(o, before):

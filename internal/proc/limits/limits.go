@@ -227,8 +227,8 @@ func readVariables(path string, rule envFileRule) ([]dotenv.Var, error) {
 		text, err := readEnvFile(path, rule)
 		return dotenv.Parse(text), err
 	}
-	doubt, err := trust.Check(path, rule.trustRule())
-	if err = errors.Join(err, rule.untrustedError(doubt)); err != nil {
+	violation, err := trust.Check(path, rule.trustRule())
+	if err = errors.Join(err, rule.untrustedError(violation)); err != nil {
 		return nil, err
 	}
 	entries, err := os.ReadDir(path)
@@ -258,13 +258,13 @@ func variableFromFile(name, path string, rule envFileRule) ([]dotenv.Var, error)
 // readEnvFile reads an environment file with the identity of this process. As root, or if rule.refuseForeign is set, it refuses
 // a file that another user can change. With LD_PRELOAD in such a file, that user could run code in this process.
 func readEnvFile(path string, rule envFileRule) (string, error) {
-	fd, doubt, err := trust.Open(filepath.Clean(path), rule.trustRule())
+	fd, violation, err := trust.Open(filepath.Clean(path), rule.trustRule())
 	if err != nil {
 		return "", err
 	}
 	f := os.NewFile(uintptr(fd), path)
 	defer f.Close()
-	if err := rule.untrustedError(doubt); err != nil {
+	if err := rule.untrustedError(violation); err != nil {
 		return "", err
 	}
 	text, err := io.ReadAll(io.LimitReader(f, maxEnvFile+1))
@@ -289,13 +289,13 @@ func (j envFileRule) trustRule() trust.Rule {
 	return nil
 }
 
-func (j envFileRule) untrustedError(doubt *trust.Violation) error {
+func (j envFileRule) untrustedError(violation *trust.Violation) error {
 	linksOnly := j.refuseLinks && !j.refuseForeign && os.Geteuid() != 0
 	switch {
-	case doubt == nil, linksOnly && !doubt.Link:
+	case violation == nil, linksOnly && !violation.Link:
 		return nil
 	case linksOnly:
-		return fmt.Errorf("a link leads to it, and others than root can change %s; put the file itself there", doubt.Path)
+		return fmt.Errorf("a link leads to it, and others than root can change %s; put the file itself there", violation.Path)
 	}
-	return fmt.Errorf("uid %d can't believe it: %s, or keep the file where only root can write", os.Geteuid(), doubt)
+	return fmt.Errorf("uid %d can't believe it: %s, or keep the file where only root can write", os.Geteuid(), violation)
 }

@@ -69,8 +69,8 @@ func checkDir(dir string) error {
 
 // kindOf returns the kind of an error of PID 1, or "" for any other error.
 func kindOf(err error) client.Kind {
-	if said, ok := errors.AsType[*client.Error](err); ok {
-		return said.Kind
+	if clientErr, ok := errors.AsType[*client.Error](err); ok {
+		return clientErr.Kind
 	}
 	return ""
 }

@@ -58,8 +58,8 @@ func safeRootEnv(env []string) []string {
 		switch {
 		case name == "PATH":
 			dirs := slices.DeleteFunc(filepath.SplitList(value), func(dir string) bool {
-				doubt, _ := trust.Check(dir, trust.RootOnly)
-				return doubt != nil || !filepath.IsAbs(dir)
+				violation, _ := trust.Check(dir, trust.RootOnly)
+				return violation != nil || !filepath.IsAbs(dir)
 			})
 			out = append(out, "PATH="+cmp.Or(strings.Join(dirs, ":"), defaultPath))
 		case strings.HasPrefix(name, "HERMES_") || !trust.ContainsPath(value, volume):

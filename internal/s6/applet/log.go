@@ -49,9 +49,9 @@ func runLog(c *Invocation, options []option) int {
 	if notify >= 0 && !isInherited(notify) {
 		return c.fatal(exitUsage, "invalid notification fd: "+strerror(unix.EBADF))
 	}
-	steps, wrong := parseScript(c.Args)
-	if wrong != "" {
-		return c.fatal(exitUsage, wrong)
+	steps, problem := parseScript(c.Args)
+	if problem != "" {
+		return c.fatal(exitUsage, problem)
 	}
 	if stepsWithoutAction(steps) > 0 {
 		l.warn("ignoring extraneous non-action directives")
@@ -207,9 +207,9 @@ func (l *logger) pollTimeout(now, ending time.Time) int {
 
 // handleSignals handles the pending signals. end means that s6-log must end.
 func (l *logger) handleSignals(wake int, now time.Time) (end bool) {
-	var came [64]byte
-	n, _ := unix.Read(wake, came[:])
-	for _, s := range came[:max(n, 0)] {
+	var received [64]byte
+	n, _ := unix.Read(wake, received[:])
+	for _, s := range received[:max(n, 0)] {
 		switch s := unix.Signal(s); {
 		case s == unix.SIGALRM:
 			for _, d := range l.dirs {

@@ -148,9 +148,9 @@ func FuzzScriptsNeverHurt(f *testing.F) {
 	f.Add("1 n10 s1000000 T /logs")
 	f.Add("-a +b f t 2 l5 s9 S8 r7 ./d")
 	f.Fuzz(func(t *testing.T, script string) {
-		steps, wrong := parseScript(strings.Split(script, " "))
-		if (wrong == "") != (len(steps) > 0) {
-			t.Fatalf("%q: %d steps, %q", script, len(steps), wrong)
+		steps, problem := parseScript(strings.Split(script, " "))
+		if (problem == "") != (len(steps) > 0) {
+			t.Fatalf("%q: %d steps, %q", script, len(steps), problem)
 		}
 		for _, s := range steps {
 			if s.action == '/' && (s.dir.tolerance > s.dir.rotateSize || s.dir.rotateSize < minSize) {

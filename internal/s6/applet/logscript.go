@@ -36,9 +36,9 @@ type dirRules struct {
 	retryMilliseconds uint64 // milliseconds from an error to the next attempt
 }
 
-// parseScript parses a logging script. If the script is invalid, wrong is the message of s6-log about the first invalid
+// parseScript parses a logging script. If the script is invalid, problem is the message of s6-log about the first invalid
 // directive.
-func parseScript(words []string) (steps []scriptStep, wrong string) {
+func parseScript(words []string) (steps []scriptStep, problem string) {
 	rules := dirRules{maxArchives: 10, rotateSize: 99_999, tolerance: 2000, retryMilliseconds: 2000}
 	var stamp stampKind
 	label, acts := "", false
@@ -74,8 +74,8 @@ func parseScript(words []string) (steps []scriptStep, wrong string) {
 				label += " "
 			}
 		case 'n', 's', 'S', 'l', 'r':
-			if wrong := rules.parseDirective(kind, value, word); wrong != "" {
-				return nil, wrong
+			if problem := rules.parseDirective(kind, value, word); problem != "" {
+				return nil, problem
 			}
 		case '/', '.':
 			rules.path = word
@@ -103,7 +103,7 @@ func stepsWithoutAction(steps []scriptStep) int {
 }
 
 // parseDirective parses a directive with a number. The directive applies to all later directories in the script.
-func (r *dirRules) parseDirective(kind byte, value, word string) (wrong string) {
+func (r *dirRules) parseDirective(kind byte, value, word string) (problem string) {
 	n, err := strconv.ParseUint(value, 10, 32)
 	if err != nil || strings.HasPrefix(value, "+") {
 		return "unrecognized directive: " + word

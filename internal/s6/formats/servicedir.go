@@ -118,9 +118,9 @@ func exists(dir Files, name string) bool {
 	return err == nil
 }
 
-// parseSetting parses the first line of a file with a setting into *into. If the file is missing, *into stays unchanged. wrong
+// parseSetting parses the first line of a file with a setting into *into. If the file is missing, *into stays unchanged. problem
 // is the warning about an invalid line.
-func parseSetting[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), wrong string) {
+func parseSetting[T any](d *Definition, dir Files, name string, into *T, parse func(text string) (T, bool), problem string) {
 	data, err := dir.ReadFile(name, maxDefinition)
 	if errors.Is(err, fs.ErrNotExist) {
 		return
@@ -131,7 +131,7 @@ func parseSetting[T any](d *Definition, dir Files, name string, into *T, parse f
 			*into = value
 			return
 		}
-		err = errors.New(wrong)
+		err = errors.New(problem)
 	}
 	d.Warnings = append(d.Warnings, fmt.Sprintf("%s: %v", name, err))
 }

@@ -27,13 +27,13 @@ type Death struct {
 
 // AddDeath returns tally, the content of a TallyFile, with one more death. It ignores code if a signal has ended the run. It
 // keeps at most the last `most` deaths, and drops an incomplete entry.
-func AddDeath(tally []byte, at time.Time, code, signal, most int) []byte {
+func AddDeath(tally []byte, at time.Time, code, signal, limit int) []byte {
 	if signal != 0 {
 		code = signalExitBase + signal
 	}
 	tally = tally[:len(tally)/deathSize*deathSize]
 	tally = append(appendBinaryLabel(tally, at), byte(code), byte(signal))
-	return tally[max(0, len(tally)-most*deathSize):]
+	return tally[max(0, len(tally)-limit*deathSize):]
 }
 
 // ParseDeaths parses the content of a TallyFile, oldest death first. It skips entries that are incomplete or have an invalid

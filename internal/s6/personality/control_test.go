@@ -168,8 +168,8 @@ func TestASlotThatIsMadeLaterWasWarnedAboutForEver(t *testing.T) {
 	}
 	h.takeCalls()
 	s.Publish(t.Context(), registry.Slot{Name: "dashboard", Argv: []string{"true"}})
-	if said := h.takeCalls(); !strings.Contains(said, "say cannot make the slot of dashboard") || strings.Contains(said, "warn") {
-		t.Errorf("about a slot that can't be made yet hinit says %q", said)
+	if output := h.takeCalls(); !strings.Contains(output, "say cannot make the slot of dashboard") || strings.Contains(output, "warn") {
+		t.Errorf("about a slot that can't be made yet hinit says %q", output)
 	}
 	if err := errors.Join(os.Remove(inTheWay), s.ControlScanner(t.Context(), "a")); err != nil {
 		t.Fatal(err)

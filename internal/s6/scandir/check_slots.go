@@ -21,9 +21,9 @@ import (
 // Scan begins to supervise new directories, and tells the services of removed directories to end. It returns after all this.
 // Calls before a scan begins share that scan.
 func (s *Scanner) Scan(ctx context.Context) error {
-	asked := time.Now()
+	scanStart := time.Now()
 	return s.doInScanner(ctx, func() {
-		if s.lastScan.After(asked) {
+		if s.lastScan.After(scanStart) {
 			return
 		}
 		s.lastScan = time.Now()
@@ -164,7 +164,7 @@ func (s *Scanner) whyLimitReached() string {
 
 // refuseEntry reports that a directory can't be a slot, once for each directory. It returns false after the maximum number of
 // reports.
-func (s *Scanner) refuseEntry(e fs.DirEntry, why error, most int) bool {
+func (s *Scanner) refuseEntry(e fs.DirEntry, why error, limit int) bool {
 	name := e.Name()[:min(len(e.Name()), formats.MaxName)]
 	info, err := e.Info()
 	if err != nil {
@@ -181,7 +181,7 @@ func (s *Scanner) refuseEntry(e fs.DirEntry, why error, most int) bool {
 			refused++
 		}
 	}
-	if refused >= most {
+	if refused >= limit {
 		return false
 	}
 	known.Refused = fsutil.IDOf(info)

@@ -123,11 +123,11 @@ func Width(text string) int {
 }
 
 // Truncate shortens a text to at most `most` columns. A text that it has cut ends with an ellipsis.
-func Truncate(text string, most int) string {
-	if Width(text) <= most {
+func Truncate(text string, limit int) string {
+	if Width(text) <= limit {
 		return text
 	}
-	return ansi.Truncate(text, max(most, 0), "…")
+	return ansi.Truncate(text, max(limit, 0), "…")
 }
 
 // PadRight returns a text of exactly width columns: it cuts a longer text, and appends spaces to a shorter one.

@@ -29,12 +29,12 @@ func (r *usageHistory) add(u procusage.Usage, known bool) {
 	r.measurements = append(r.measurements[max(len(r.measurements)-maxMeasurements+1, 0):], u)
 }
 
-// sparkline draws the last width measurements as a graph of one line. figure returns the value to draw. A bar of full height
+// sparkline draws the last width measurements as a graph of one line. value returns the value to draw. A bar of full height
 // stands for the largest value, or for least if that is larger.
-func sparkline(seen []procusage.Usage, figure func(u procusage.Usage) float64, width int, least float64) string {
+func sparkline(seen []procusage.Usage, value func(u procusage.Usage) float64, width int, least float64) string {
 	var values []float64
 	for _, u := range seen[max(0, len(seen)-width):] {
-		values, least = append(values, figure(u)), max(least, figure(u))
+		values, least = append(values, value(u)), max(least, value(u))
 	}
 	const bars = "▁▂▃▄▅▆▇█"
 	var b strings.Builder
@@ -109,8 +109,8 @@ func (m *Model) columns() []column {
 		return show.EscapeName(named(s)), frame.Plain
 	}}
 	state := column{"STATE", 12, byState, false, func(m *Model, s Service, _ int) (string, frame.Role) {
-		look := gradeMarks[m.gradeOf(s)]
-		return look.sign + " " + stateWord(s.Service), look.role
+		mark := gradeMarks[m.gradeOf(s)]
+		return mark.sign + " " + stateWord(s.Service), mark.role
 	}}
 	note := column{"NOTE", 0, byTrouble, false, func(m *Model, s Service, _ int) (string, frame.Role) {
 		return show.EscapeLine(show.ProblemNote(s.Service, m.now)), frame.Plain
@@ -159,10 +159,10 @@ func optionalColumns() []column {
 			return text(r, width), frame.Plain
 		}
 	}
-	drawn := func(figure func(u procusage.Usage) float64, least float64) func(*Model, Service, int) (string, frame.Role) {
+	drawn := func(value func(u procusage.Usage) float64, least float64) func(*Model, Service, int) (string, frame.Role) {
 		return func(m *Model, s Service, width int) (string, frame.Role) {
 			if r := m.usage[s.ID()]; r != nil {
-				return sparkline(r.measurements, figure, width, least), frame.Graph
+				return sparkline(r.measurements, value, width, least), frame.Graph
 			}
 			return "", frame.Graph
 		}

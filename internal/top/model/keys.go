@@ -146,7 +146,7 @@ func (m *Model) handleView(key string) bool {
 	case "b":
 		m.toggleLastRun()
 	case "L":
-		m.raiseLevel()
+		m.raiseMinLevel()
 	case "tab":
 		m.pane.focused = m.pane.kind != noPane && !m.pane.focused
 	case "z":

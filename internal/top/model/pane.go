@@ -101,8 +101,8 @@ func (m *Model) toggleLastRun() {
 	}
 }
 
-// raiseLevel raises the minimum level of the shown lines by one. After the highest level it shows all lines again.
-func (m *Model) raiseLevel() {
+// raiseMinLevel raises the minimum level of the shown lines by one. After the highest level it shows all lines again.
+func (m *Model) raiseMinLevel() {
 	next := map[loglevel.Level]loglevel.Level{0: loglevel.Info, loglevel.Info: loglevel.Warning, loglevel.Warning: loglevel.Error}
 	m.pane.minLevel, m.pane.scrollOffset = next[m.pane.minLevel], 0
 	m.message = message{"lines of all levels", false}
@@ -287,12 +287,12 @@ func (m *Model) detailLines() (out []frame.Line) {
 			out = append(out, frame.Line{Spans: []frame.Span{{Text: head, Role: frame.Dim}, {Text: text, Role: role}}})
 		}
 	}
-	look := gradeMarks[m.gradeOf(s)]
-	text := fmt.Sprintf("%s %s for %s, wanted %s", look.sign, stateWord(s.Service), formatAge(m.now.Sub(s.Since)), show.EscapeLine(s.Want))
+	mark := gradeMarks[m.gradeOf(s)]
+	text := fmt.Sprintf("%s %s for %s, wanted %s", mark.sign, stateWord(s.Service), formatAge(m.now.Sub(s.Since)), show.EscapeLine(s.Want))
 	if s.PID != 0 {
 		text += fmt.Sprintf(", pid %d, run %d", s.PID, s.RunNumber)
 	}
-	say(look.role, "", text)
+	say(mark.role, "", text)
 	say(frame.Plain, "note       ", show.EscapeLine(show.ProblemNote(s.Service, m.now)))
 	say(frame.Plain, "why        ", show.EscapeLine(s.Reason))
 	if x := s.LastExit; x != nil {

@@ -17,8 +17,8 @@ const enforcer = "kube-router"
 // has the service address, and the enforcer must filter traffic to it.
 const unusedServiceRange = "10.96.255.0/24"
 
-// WhyNoEnforcer returns the reason why [Cluster.StartEnforcer] can't work on this machine, or "" if it can.
-func (c *Cluster) WhyNoEnforcer() string {
+// NoEnforcerReason returns the reason why [Cluster.StartEnforcer] can't work on this machine, or "" if it can.
+func (c *Cluster) NoEnforcerReason() string {
 	for _, tool := range []string{"iptables", "ipset"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			return tool + " is missing; apt-get install iptables ipset"

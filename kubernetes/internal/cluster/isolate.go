@@ -78,14 +78,14 @@ func runOutside(nodes bool) (int, error) {
 		return runWithoutCluster, os.Setenv(leftVar, "the programs of the cluster are not in "+cache+"; make test-kubernetes builds them")
 	}
 	if nodes || os.Geteuid() != 0 {
-		unlock, err := lock(filepath.Join(cache, "lock"))
+		unlock, err := lockFile(filepath.Join(cache, "lock"))
 		if err != nil {
 			return 0, err
 		}
 		defer unlock()
 	}
 	image := filepath.Join(cache, "images.tar")
-	left := whyNoNodes()
+	left := noNodesReason()
 	if !nodes {
 		left = "the tests need none"
 	}
@@ -106,10 +106,10 @@ func runOutside(nodes bool) (int, error) {
 	return runInside()
 }
 
-// lock takes an exclusive lock on the file path, and waits while another process holds it. Main has one such file for the
+// lockFile takes an exclusive lockFile on the file path, and waits while another process holds it. Main has one such file for the
 // build of the programs, and one for a run. A run must be alone because of its control groups or, without namespaces, because
 // of its ports.
-func lock(path string) (unlock func(), err error) {
+func lockFile(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err

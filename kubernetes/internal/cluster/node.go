@@ -27,7 +27,7 @@ const (
 	plugins = "/usr/lib/cni"
 )
 
-func whyNoNodes() string {
+func noNodesReason() string {
 	switch {
 	case os.Geteuid() != 0:
 		return "a kubelet needs root"

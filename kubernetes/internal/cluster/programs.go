@@ -134,7 +134,7 @@ func Build(out io.Writer, short bool) (bin string, err error) {
 	if err := os.MkdirAll(p.bin, 0o755); err != nil {
 		return "", err
 	}
-	unlock, err := lock(filepath.Join(p.cache, "build-lock"))
+	unlock, err := lockFile(filepath.Join(p.cache, "build-lock"))
 	if err != nil {
 		return "", err
 	}

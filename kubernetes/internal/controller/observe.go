@@ -105,7 +105,7 @@ func (f *fleet) observeHost(ctx context.Context, v *view, pod *corev1.Pod, last 
 		lost = "does not answer"
 	}
 	if h.WhyUnusable = "its node " + pod.Spec.NodeName + " " + lost; lost == "" {
-		h.WhyUnusable, h.Replacing = v.whyUnusable(pod, last)
+		h.WhyUnusable, h.Replacing = v.unusableReason(pod, last)
 		h.Broken = h.WhyUnusable != "" && pod.DeletionTimestamp == nil && pod.Spec.NodeName != "" && !agentsRunning(pod)
 		h.Serving = h.Replacing && agentsRunning(pod) && last.pod == string(pod.UID) && !last.silent
 	}
@@ -155,9 +155,9 @@ func (v *view) evaluateLease(name string, l *coordinationv1.LeaseSpec) leaseStat
 	return leaseState{pod: *l.HolderIdentity, renewed: one.changed, silent: d != nil && v.now.Sub(one.since) > time.Duration(*d)*time.Second}
 }
 
-// whyUnusable returns the reason why a host can't be used although its node is healthy, or "" if it can be used. If the
+// unusableReason returns the reason why a host can't be used although its node is healthy, or "" if it can be used. If the
 // reason will pass because the host's pod is ending or starting, replacing is true.
-func (v *view) whyUnusable(pod *corev1.Pod, last leaseState) (reason string, replacing bool) {
+func (v *view) unusableReason(pod *corev1.Pod, last leaseState) (reason string, replacing bool) {
 	if pod.DeletionTimestamp != nil {
 		limit := lostPodDelay
 		if s := pod.DeletionGracePeriodSeconds; s != nil {

@@ -34,7 +34,7 @@ func (r *roundSimulation) simulate(after time.Duration, renewed time.Time) (trou
 	defer r.seen.end()
 	seconds, uid, at := int32(270), string(r.pod.UID), metav1.NewMicroTime(renewed)
 	last := v.evaluateLease("pool-0", &coordinationv1.LeaseSpec{HolderIdentity: &uid, LeaseDurationSeconds: &seconds, RenewTime: &at})
-	trouble, replacing = v.whyUnusable(&r.pod, last)
+	trouble, replacing = v.unusableReason(&r.pod, last)
 	return trouble, replacing, last.renewed
 }
 

@@ -66,7 +66,7 @@ func addComponent(files map[string][]byte, dir string, base []Manifest, values m
 		if bytes.Equal(base[i].Text, m.Text) {
 			continue
 		}
-		diff, err := patch(m.File, base[i].Text, m.Text)
+		diff, err := mergePatch(m.File, base[i].Text, m.Text)
 		if err != nil {
 			return err
 		}

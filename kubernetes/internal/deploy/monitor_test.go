@@ -24,8 +24,8 @@ func TestPrometheusOperatorTakesThePodMonitor(t *testing.T) {
 	if m.APIVersion != monitoringv1.SchemeGroupVersion.String() || m.Kind != monitoringv1.PodMonitorsKind || len(m.Spec.PodMetricsEndpoints) != 1 {
 		t.Fatalf("%+v", m)
 	}
-	wrong := strings.Replace(string(text), "podMetricsEndpoints:", "podMetricsEndpoint:", 1)
-	if yaml.UnmarshalStrict([]byte(wrong), new(monitoringv1.PodMonitor)) == nil {
+	problem := strings.Replace(string(text), "podMetricsEndpoints:", "podMetricsEndpoint:", 1)
+	if yaml.UnmarshalStrict([]byte(problem), new(monitoringv1.PodMonitor)) == nil {
 		t.Error("an unknown field was taken")
 	}
 	out, err := renderKustomize(t, "metrics")

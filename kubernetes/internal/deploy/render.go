@@ -80,9 +80,9 @@ var patchTypes = map[string]any{
 	"disruption.yaml": policyv1.PodDisruptionBudget{}, "service.yaml": corev1.Service{}, "account.yaml": corev1.ServiceAccount{},
 }
 
-// patch returns a strategic merge patch that turns the object from into the object to, or nil if they are equal. file selects
-// the object's Go type in patchTypes.
-func patch(file string, from, to []byte) ([]byte, error) {
+// mergePatch returns a strategic merge patch that turns the object from into the object to, or nil if they are equal. file
+// selects the object's Go type in patchTypes.
+func mergePatch(file string, from, to []byte) ([]byte, error) {
 	old, err := yaml.YAMLToJSON(from)
 	if err != nil {
 		return nil, err
@@ -113,8 +113,8 @@ func patch(file string, from, to []byte) ([]byte, error) {
 	return yaml.Marshal(change)
 }
 
-// removeOrderDirectives removes the directives about the order of lists from a patch, to make it shorter. Without them, the lists keep
-// the order of the patches.
+// removeOrderDirectives removes the directives about the order of lists from a patch, to make it shorter. Without them, the lists
+// keep the order of the patches.
 func removeOrderDirectives(v any) {
 	switch v := v.(type) {
 	case map[string]any:

@@ -164,12 +164,12 @@ func nodeLost(pod *corev1.Pod) bool {
 
 func deletionReason(pod *corev1.Pod) string {
 	if c := condition(pod, corev1.DisruptionTarget); c.Status == corev1.ConditionTrue {
-		return disrupted(pod, c)
+		return isDisrupted(pod, c)
 	}
 	return "the pod " + pod.Name + " was deleted"
 }
 
-func disrupted(pod *corev1.Pod, c corev1.PodCondition) string {
+func isDisrupted(pod *corev1.Pod, c corev1.PodCondition) string {
 	switch c.Reason {
 	case "EvictionByEvictionAPI":
 		return fmt.Sprintf("the pod %s was evicted from the node %s, which is being drained", pod.Name, pod.Spec.NodeName)
@@ -190,7 +190,7 @@ func endReason(pod *corev1.Pod, ended *corev1.ContainerStateTerminated) string {
 	case pod.Status.Reason == "Evicted":
 		return fmt.Sprintf("the node %s evicted the pod %s: %s", pod.Spec.NodeName, pod.Name, strings.TrimSpace(pod.Status.Message))
 	case disruption.Status == corev1.ConditionTrue:
-		return disrupted(pod, disruption)
+		return isDisrupted(pod, disruption)
 	case ended != nil && ended.Reason == "OOMKilled":
 		return fmt.Sprintf("the container was killed because it ran out of memory (its limit is %s)", limitOf(pod))
 	case ended != nil && ended.Reason != "Error" && ended.Reason != "Completed":

@@ -23,7 +23,7 @@ func pod(change func(*corev1.Pod)) *corev1.Pod {
 	return p
 }
 
-func running(p *corev1.Pod) {
+func setRunning(p *corev1.Pod) {
 	p.Status.Phase = corev1.PodRunning
 	p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: mainContainerName, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: metav1.Now()}}}}
 	conditions(p, corev1.PodReady, corev1.ConditionTrue, corev1.ContainersReady, corev1.ConditionTrue)
@@ -36,7 +36,7 @@ func conditions(p *corev1.Pod, words ...any) {
 	}
 }
 
-func ended(code int32, reason string) func(p *corev1.Pod) {
+func withExit(code int32, reason string) func(p *corev1.Pod) {
 	return func(p *corev1.Pod) {
 		p.Status.Phase = corev1.PodFailed
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: mainContainerName, State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason}}}}
@@ -59,14 +59,14 @@ func TestWhatThePodIsInIsSaidInWords(t *testing.T) {
 		"unschedulable": {pod(func(p *corev1.Pod) {
 			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "Unschedulable", Message: "0/3 nodes"}}
 		}), sandbox.Created, "no node takes the pod: 0/3 nodes"},
-		"running": {pod(running), sandbox.Running, ""},
+		"running": {pod(setRunning), sandbox.Running, ""},
 		"node lost": {pod(func(p *corev1.Pod) {
-			running(p)
+			setRunning(p)
 			conditions(p, corev1.PodReady, corev1.ConditionFalse, corev1.ContainersReady, corev1.ConditionTrue)
 		}), sandbox.Dead, "the node n1, on which the pod hermes-1 ran, does not answer"},
-		"deleted": {pod(func(p *corev1.Pod) { running(p); p.DeletionTimestamp = &now }), sandbox.Removing, "the pod hermes-1 was deleted"},
+		"deleted": {pod(func(p *corev1.Pod) { setRunning(p); p.DeletionTimestamp = &now }), sandbox.Removing, "the pod hermes-1 was deleted"},
 		"drained": {pod(func(p *corev1.Pod) {
-			running(p)
+			setRunning(p)
 			p.DeletionTimestamp = &now
 			p.Status.Conditions = append(p.Status.Conditions, disruption("EvictionByEvictionAPI"))
 		}), sandbox.Removing, "evicted from the node n1, which is being drained"},
@@ -78,12 +78,12 @@ func TestWhatThePodIsInIsSaidInWords(t *testing.T) {
 			p.DeletionTimestamp = &now
 			p.Status.Conditions = []corev1.PodCondition{disruption("DeletionByTaintManager")}
 		}), sandbox.Removing, "taken off the node n1: because"},
-		"out of memory": {pod(ended(137, "OOMKilled")), sandbox.Exited, "ran out of memory"},
+		"out of memory": {pod(withExit(137, "OOMKilled")), sandbox.Exited, "ran out of memory"},
 		"evicted by its node": {pod(func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "Evicted", "The node was low on resource: memory. "
 		}), sandbox.Exited, "the node n1 evicted the pod hermes-1: The node was low on resource: memory."},
-		"stopped": {pod(func(p *corev1.Pod) { ended(137, "Error")(p); p.Status.Reason = "DeadlineExceeded" }), sandbox.Exited, "the sandbox was stopped"},
-		"failed":  {pod(ended(3, "Error")), sandbox.Exited, ""},
+		"stopped": {pod(func(p *corev1.Pod) { withExit(137, "Error")(p); p.Status.Reason = "DeadlineExceeded" }), sandbox.Exited, "the sandbox was stopped"},
+		"failed":  {pod(withExit(3, "Error")), sandbox.Exited, ""},
 	} {
 		r, ok := recordOfPod(c.pod)
 		if !ok {

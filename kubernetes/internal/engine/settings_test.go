@@ -35,10 +35,10 @@ func TestSettings(t *testing.T) {
 	if s, err = read("HOST_USERS=false", "PULL_SECRETS=a, b", "IDLE=0"); err != nil || len(s.PullSecrets) != 2 || s.IdleTime != 0 {
 		t.Errorf("%+v, %v", s, err)
 	}
-	for _, wrong := range []string{"NAMESPACE=A_b", "OWNER=a b", "KIND=pod", "HOST_USERS=no", "PULL_POLICY=always", "CPU=lots", "MEMORY=-1Gi", "STORAGE=0", "DISK=0", "IDLE=1s", "EXPIRE=soon", "WARM=all", "RUNTIME=gVisor", "IMAGE=a b", "CREDENTIALS=here"} {
-		name, _, _ := strings.Cut(wrong, "=")
-		if _, err := read(wrong); err == nil || !strings.Contains(err.Error(), prefix+name) {
-			t.Errorf("%s: %v", wrong, err)
+	for _, problem := range []string{"NAMESPACE=A_b", "OWNER=a b", "KIND=pod", "HOST_USERS=no", "PULL_POLICY=always", "CPU=lots", "MEMORY=-1Gi", "STORAGE=0", "DISK=0", "IDLE=1s", "EXPIRE=soon", "WARM=all", "RUNTIME=gVisor", "IMAGE=a b", "CREDENTIALS=here"} {
+		name, _, _ := strings.Cut(problem, "=")
+		if _, err := read(problem); err == nil || !strings.Contains(err.Error(), prefix+name) {
+			t.Errorf("%s: %v", problem, err)
 		}
 	}
 	delete(base, prefix+"POD")

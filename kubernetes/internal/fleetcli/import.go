@@ -80,7 +80,7 @@ func (i *importer) plans(ctx context.Context, words []string) (plans []migration
 			return nil, codeError{cmdline.ExitUnknown, fmt.Errorf("cannot import profile %q: there is no such profile", name)}
 		}
 		one := migrationPlan{from: all[at], name: cmp.Or(to, name)}
-		if one.refusal = whyCantLeave(all[at], all); one.refusal == "" {
+		if one.refusal = unmovableReason(all[at], all); one.refusal == "" {
 			one.step, one.refusal = i.plan(ctx, one)
 		}
 		plans = append(plans, one)
@@ -88,9 +88,9 @@ func (i *importer) plans(ctx context.Context, words []string) (plans []migration
 	return plans, nil
 }
 
-// whyCantLeave returns the reason why a profile can't leave the hinit outside, or "". A profile can't leave if the gateway
+// unmovableReason returns the reason why a profile can't leave the hinit outside, or "". A profile can't leave if the gateway
 // of the root profile also serves it. The root profile can't leave while its gateway serves others.
-func whyCantLeave(p outsideProfile, all []outsideProfile) string {
+func unmovableReason(p outsideProfile, all []outsideProfile) string {
 	for _, one := range all {
 		switch serves := one.Name != "default" && strings.Contains(one.Served, "default"); {
 		case serves && one.Name == p.Name:

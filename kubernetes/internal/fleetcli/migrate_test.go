@@ -239,7 +239,7 @@ func (w *migrationWorld) run(way string, dry bool) (err error, killed bool) {
 	return i.importAll(ctx, &v1alpha1.AgentPool{}, plans, dry), false
 }
 
-func (w *migrationWorld) profileThere() bool {
+func (w *migrationWorld) profileExists() bool {
 	return !apierrors.IsNotFound(w.api.Get(context.Background(), client.ObjectKey{Namespace: "default", Name: "coder"}, &v1alpha1.AgentProfile{}))
 }
 
@@ -278,12 +278,12 @@ func TestAProfileIsMigratedOnceThoughTheCommandIsKilledAnywhere(t *testing.T) {
 					}
 					w.failAt = 0
 					err, killed = w.run(way, false)
-					if err != nil && way == "export" && w.outsideUp && !w.profileThere() {
+					if err != nil && way == "export" && w.outsideUp && !w.profileExists() {
 						break // The profile had already left the fleet.
 					}
 				}
-				if w.fleetUp != inFleet || w.outsideUp == inFleet || w.profileThere() != inFleet {
-					t.Errorf("%s, %s step %d: at the end it runs in the fleet: %v, outside: %v, and has an object: %v", way, fault, at, w.fleetUp, w.outsideUp, w.profileThere())
+				if w.fleetUp != inFleet || w.outsideUp == inFleet || w.profileExists() != inFleet {
+					t.Errorf("%s, %s step %d: at the end it runs in the fleet: %v, outside: %v, and has an object: %v", way, fault, at, w.fleetUp, w.outsideUp, w.profileExists())
 				}
 			}
 		}
@@ -322,7 +322,7 @@ func TestAProfileThatWasStartedAfterAFailedExportIsCopiedAgain(t *testing.T) {
 		}
 		w.host(ctx, w.inner)
 		w.failAt = 0
-		if err, _ := w.run("export", false); err != nil || !w.outsideUp || w.fleetUp || w.profileThere() {
+		if err, _ := w.run("export", false); err != nil || !w.outsideUp || w.fleetUp || w.profileExists() {
 			t.Errorf("step %d: the second export: %v, outside %v, in the fleet %v", at, err, w.outsideUp, w.fleetUp)
 		}
 	}
@@ -338,12 +338,12 @@ func TestAFailedImportDeletesNothingThatAnotherCommandGoesOnWith(t *testing.T) {
 	if err := w.inner.Create(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
-	if err := i.deleteUndone(t.Context(), "coder"); !errors.Is(err, errOtherCommand) || !w.profileThere() {
-		t.Errorf("the object is there: %t; %v", w.profileThere(), err)
+	if err := i.deleteUndone(t.Context(), "coder"); !errors.Is(err, errOtherCommand) || !w.profileExists() {
+		t.Errorf("the object is there: %t; %v", w.profileExists(), err)
 	}
 	i.commandID = "second"
-	if err := i.deleteUndone(t.Context(), "coder"); err != nil || w.profileThere() {
-		t.Errorf("its own: the object is there: %t; %v", w.profileThere(), err)
+	if err := i.deleteUndone(t.Context(), "coder"); err != nil || w.profileExists() {
+		t.Errorf("its own: the object is there: %t; %v", w.profileExists(), err)
 	}
 	if err := i.deleteUndone(t.Context(), "coder"); err != nil {
 		t.Error(err)
@@ -359,8 +359,8 @@ func TestAnImportIntoAHostThatIsDrainedIsUndone(t *testing.T) {
 	if err, _ := w.run("import", false); err == nil || !strings.Contains(err.Error(), "it left host pool-0 meanwhile") {
 		t.Errorf("the import: %v", err)
 	}
-	if !w.outsideUp || w.fleetUp || w.profileThere() {
-		t.Errorf("it runs outside: %t, in the fleet: %t, and has an object: %t", w.outsideUp, w.fleetUp, w.profileThere())
+	if !w.outsideUp || w.fleetUp || w.profileExists() {
+		t.Errorf("it runs outside: %t, in the fleet: %t, and has an object: %t", w.outsideUp, w.fleetUp, w.profileExists())
 	}
 }
 
@@ -394,7 +394,7 @@ func TestADryRunSaysWhatAnImportDoesAndChangesNothing(t *testing.T) {
 			t.Errorf("a profile that another gateway serves is answered with %v", err)
 		}
 	}
-	if w.steps != 0 || !w.outsideUp || w.profileThere() {
-		t.Errorf("%d steps, and the profile is in the fleet: %v", w.steps, w.profileThere())
+	if w.steps != 0 || !w.outsideUp || w.profileExists() {
+		t.Errorf("%d steps, and the profile is in the fleet: %v", w.steps, w.profileExists())
 	}
 }

@@ -186,8 +186,8 @@ func TestDataThatCouldNotBeDeletedIsDeletedLater(t *testing.T) {
 		}
 		cancel()
 		<-ended
-		if said := log.String(); strings.Count(said, "\n") != 1 || !strings.Contains(said, "deleted data is left") {
-			t.Errorf("the host says %q", said)
+		if output := log.String(); strings.Count(output, "\n") != 1 || !strings.Contains(output, "deleted data is left") {
+			t.Errorf("the host says %q", output)
 		}
 	})
 }

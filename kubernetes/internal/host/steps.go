@@ -179,8 +179,8 @@ func (h *host) checkSettled(ctx context.Context, step placement.Step, p *v1alpha
 	})
 }
 
-// reported reports whether this host has written the status of a profile since the profile was placed here.
-func reported(p *v1alpha1.AgentProfile) bool { return p.Status.Installed == p.Status.Assignment }
+// hasReported reports whether this host has written the status of a profile since the profile was placed here.
+func hasReported(p *v1alpha1.AgentProfile) bool { return p.Status.Installed == p.Status.Assignment }
 
 // firstReportDelay is how long the first status of a profile waits for the gateway to become ready after its start.
 const firstReportDelay = 2 * time.Second
@@ -188,7 +188,7 @@ const firstReportDelay = 2 * time.Second
 // reportLater reports whether the first status of a profile on this host should wait for the gateway, which has just been
 // started. A single write can then also say that the gateway is ready. While it waits, reportLater queues the profile again.
 func (h *host) reportLater(p *v1alpha1.AgentProfile, s *hinit.Service) bool {
-	if reported(p) || s == nil || s.Ready || s.State != hinit.StateStarting && s.State != hinit.StateUp {
+	if hasReported(p) || s == nil || s.Ready || s.State != hinit.StateStarting && s.State != hinit.StateUp {
 		return false
 	}
 	rest := firstReportDelay - time.Since(s.Since).Abs() // Use the absolute value, because the clock may have been set back.
@@ -377,7 +377,7 @@ type appliedFiles struct {
 func (h *host) currentFiles(p *v1alpha1.AgentProfile) appliedFiles {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if !reported(p) {
+	if !hasReported(p) {
 		return h.unreported[p.Name]
 	}
 	delete(h.unreported, p.Name)

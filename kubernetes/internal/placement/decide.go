@@ -65,8 +65,8 @@ type Pool struct {
 	Leaving        string    // Host that is being removed; "": none.
 }
 
-// Values of [MarkUnreachable].Condition and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only the
-// controller reports that a lost owner is back. The host may be alive although the controller can't reach it. If such a host
+// Values of [MarkUnreachable].Condition and [Profile].Lost: the owner of a profile is lost, or its pod is being replaced. Only
+// the controller reports that a lost owner is back. The host may be alive although the controller can't reach it. If such a host
 // reported itself as back, the two would overwrite each other's status for ever.
 const (
 	HostLost     = "HostLost"
@@ -326,16 +326,16 @@ func (r *round) bestHost(memory int64, not ...string) *hostLoad {
 		if !l.schedulable || slices.Contains(not, l.Name) || l.used+memory > r.pool.HostMemory {
 			continue
 		}
-		if best == nil || l.better(best) {
+		if best == nil || l.isBetterThan(best) {
 			best = l
 		}
 	}
 	return best
 }
 
-// better reports whether l is better than b by the rules of [round.bestHost]. Two zones count as equally full if they differ
-// by less than a tenth.
-func (l *hostLoad) better(b *hostLoad) bool {
+// isBetterThan reports whether l is better than b by the rules of [round.bestHost]. Two zones count as equally full if they
+// differ by less than a tenth.
+func (l *hostLoad) isBetterThan(b *hostLoad) bool {
 	if l.Updated != b.Updated {
 		return l.Updated
 	}

@@ -77,8 +77,8 @@ func (c *Controller) reconcilePod(ctx context.Context, o *unstructured.Unstructu
 	return c.adopt(ctx, o, want, pod)
 }
 
-// reserved reports whether only the controller may set a label or annotation, so that a template can't set it.
-func reserved(name string) bool {
+// isReservedName reports whether only the controller may set a label or annotation, so that a template can't set it.
+func isReservedName(name string) bool {
 	return strings.HasPrefix(name, "agents.x-k8s.io/") || strings.HasPrefix(name, "extensions.agents.x-k8s.io/")
 }
 
@@ -87,7 +87,7 @@ func metadata(o *unstructured.Unstructured, want sandboxSpec) (labels, annotatio
 	labels, annotations = map[string]string{NameHash: HashOf(o.GetName())}, map[string]string{}
 	for into, from := range map[*map[string]string]map[string]string{&labels: want.PodTemplate.Labels, &annotations: want.PodTemplate.Annotations} {
 		for name, value := range from {
-			if !reserved(name) {
+			if !isReservedName(name) {
 				(*into)[name] = value
 			}
 		}
@@ -141,7 +141,7 @@ func condition(kind string, is bool, reason, message string) metav1.Condition {
 func conditionsOf(o *unstructured.Unstructured, want sandboxSpec, pod *corev1.Pod, podErr, failed error) []metav1.Condition {
 	mine := pod != nil && metav1.IsControlledBy(pod, o)
 	out := []metav1.Condition{suspendedOf(want, pod, podErr, mine)}
-	if reason := ended(pod); mine && reason != "" {
+	if reason := withExit(pod); mine && reason != "" {
 		out = append(out, condition("Finished", true, reason, ""))
 	}
 	switch {
@@ -181,23 +181,23 @@ func readyOf(want sandboxSpec, pod *corev1.Pod, failed error) metav1.Condition {
 		return condition("Ready", false, "ReconcilerError", failed.Error())
 	case want.OperatingMode == "Suspended":
 		return condition("Ready", false, "SandboxSuspended", "Sandbox is suspended")
-	case ended(pod) != "":
-		return condition("Ready", false, ended(pod), "")
-	case pod == nil || !ready(pod):
+	case withExit(pod) != "":
+		return condition("Ready", false, withExit(pod), "")
+	case pod == nil || !isPodReady(pod):
 		return condition("Ready", false, "DependenciesNotReady", "")
 	}
 	return condition("Ready", true, "DependenciesReady", "Pod is Ready")
 }
 
-// ended returns the reason for the condition Finished of a pod that has ended.
-func ended(pod *corev1.Pod) string {
+// withExit returns the reason for the condition Finished of a pod that has withExit.
+func withExit(pod *corev1.Pod) string {
 	if pod == nil {
 		return ""
 	}
 	return map[corev1.PodPhase]string{corev1.PodSucceeded: "PodSucceeded", corev1.PodFailed: "PodFailed"}[pod.Status.Phase]
 }
 
-func ready(pod *corev1.Pod) bool {
+func isPodReady(pod *corev1.Pod) bool {
 	return pod.DeletionTimestamp == nil && slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})

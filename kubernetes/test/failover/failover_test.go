@@ -175,8 +175,8 @@ func TestTwoPodsNeverServeAtTheSameTime(t *testing.T) {
 	all.Wait()
 	sum.logSummary(t)
 	for pair := range *pairs {
-		if said, err := os.ReadFile(filepath.Join(s.dir, fmt.Sprint("pair", pair), "two")); err != nil || len(said) > 0 {
-			t.Errorf("a gateway of pair %d began beside another: %s%v", pair, said, err)
+		if output, err := os.ReadFile(filepath.Join(s.dir, fmt.Sprint("pair", pair), "two")); err != nil || len(output) > 0 {
+			t.Errorf("a gateway of pair %d began beside another: %s%v", pair, output, err)
 		}
 	}
 	t.Logf("%d samples", w.samples.Load())

@@ -121,7 +121,7 @@ type started struct {
 	left string // Reason why no API server runs; "" if one runs.
 }
 
-var theServer = sync.OnceValues(func() (s started, err error) {
+var startServerOnce = sync.OnceValues(func() (s started, err error) {
 	s.Cluster, s.left, err = cluster.StartServer(context.Background())
 	return s, err
 })
@@ -131,7 +131,7 @@ func newSite(t *testing.T) *testSite {
 	if os.Geteuid() != 0 {
 		t.Skip("namespaces need root")
 	}
-	server, err := theServer()
+	server, err := startServerOnce()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -18,17 +18,17 @@ func (f *sim) setBusy(host string, is bool) {
 
 // hostVersions returns the versions of the profiles on a host. wrong describes the first profile
 // that is not reported as running.
-func (f *sim) hostVersions(host string) (versions, wrong string) {
+func (f *sim) hostVersions(host string) (versions, problem string) {
 	for _, p := range f.profiles() {
 		if p.Status.Host != host {
 			continue
 		}
 		versions += " " + p.Name + "=" + p.ResourceVersion
 		if p.Status.Phase != v1alpha1.PhaseRunning || !p.Status.Ready || f.kubelet.ledger.runningOn()[p.Name] != host {
-			wrong = fmt.Sprintf("%s: %+v", p.Name, p.Status)
+			problem = fmt.Sprintf("%s: %+v", p.Name, p.Status)
 		}
 	}
-	return versions, wrong
+	return versions, problem
 }
 
 // TestAHostThatWaitsForAnAnswerRunsOn checks that profiles keep running while rollout.whenIdle
@@ -67,10 +67,10 @@ func TestAHostThatWaitsForAnAnswerRunsOn(t *testing.T) {
 		old := container(last)
 		eventually(t, time.Minute, what+": the last host told to end", waits(last))
 		time.Sleep(time.Second) // By now, all writes in progress are done.
-		before, wrong := f.hostVersions(last)
+		before, problem := f.hostVersions(last)
 		for range 8 {
-			if now, bad := f.hostVersions(last); now != before || bad != "" || wrong != "" || now == "" {
-				t.Fatalf("%s: a host that waits for an answer: %s, then %s; %s%s", what, before, now, wrong, bad)
+			if now, bad := f.hostVersions(last); now != before || bad != "" || problem != "" || now == "" {
+				t.Fatalf("%s: a host that waits for an answer: %s, then %s; %s%s", what, before, now, problem, bad)
 			}
 			time.Sleep(500 * time.Millisecond)
 		}

@@ -40,7 +40,7 @@ type server struct {
 
 const crds = "../../deploy/fleet/crds"
 
-var theServer = sync.OnceValues(func() (*server, error) {
+var startServerOnce = sync.OnceValues(func() (*server, error) {
 	ctx := context.Background()
 	c, left, err := cluster.Start(ctx)
 	if err != nil {
@@ -75,7 +75,7 @@ func (e outputError) Error() string { return e.error.Error() + ": " + string(e.o
 // withServer returns the API server, or skips the test if none runs.
 func withServer(t *testing.T) *server {
 	t.Helper()
-	s, err := theServer()
+	s, err := startServerOnce()
 	if err != nil {
 		t.Fatal(err)
 	}

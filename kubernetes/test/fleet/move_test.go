@@ -449,8 +449,8 @@ func TestFilesOfAProfileComeFromConfigMapsAndSecrets(t *testing.T) {
 		return ""
 	}
 	for file, want := range map[string]string{"SOUL.md": "You code.", ".env": `TOKEN="a \"b\" \$c\n"`, "notes/a.md": "Use git.", "skills/git/git.md": "Use git."} {
-		if wrong := is(file, want); wrong != "" {
-			t.Error(wrong)
+		if problem := is(file, want); problem != "" {
+			t.Error(problem)
 		}
 	}
 	if err := f.editProfile("p00000", func(p *v1alpha1.AgentProfile) { p.Spec.Files = nil }); err != nil {

@@ -88,8 +88,8 @@ func TestAVanishedNodeIsToldWithinTenSeconds(t *testing.T) {
 	}
 	ip("add")
 	eventually(t, 30*time.Second, "all profiles ready again", func() string {
-		if wrong := told(false)(); wrong != "" {
-			return wrong
+		if problem := told(false)(); problem != "" {
+			return problem
 		}
 		return f.missing(n)
 	})

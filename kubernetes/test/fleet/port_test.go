@@ -86,7 +86,7 @@ func TestOnlyTheHostThatAProfileMovesToIsSentIt(t *testing.T) {
 
 	address := offer.Address
 	f.kubelet.partition(to, false)
-	eventually(t, 2*time.Minute, "the profile on "+to, func() string { return f.whyNotOn("p00000", to) })
+	eventually(t, 2*time.Minute, "the profile on "+to, func() string { return f.placementProblem("p00000", to) })
 	eventually(t, time.Minute, "the port closed", func() string {
 		if c, err := net.Dial("tcp", address); err == nil {
 			_ = c.Close()
@@ -148,6 +148,6 @@ func TestAHostTakesNothingFromAnotherThanTheOfferNames(t *testing.T) {
 		t.Errorf("%+v", p.Status)
 	}
 	patch(right)
-	eventually(t, 2*time.Minute, "the profile on "+to, func() string { return f.whyNotOn("p00000", to) })
+	eventually(t, 2*time.Minute, "the profile on "+to, func() string { return f.placementProblem("p00000", to) })
 	f.checkLedger()
 }

@@ -60,7 +60,7 @@ func TestALostProfileIsRecoveredFromABackupOnce(t *testing.T) {
 	edit(func(p *v1alpha1.AgentProfile) {
 		p.Spec.Pin, p.Spec.Recover = other, &v1alpha1.Recovery{LostHost: lost, Archive: "p00000.tar"}
 	})
-	eventually(t, time.Minute, "the profile on "+other, func() string { return f.whyNotOn("p00000", other) })
+	eventually(t, time.Minute, "the profile on "+other, func() string { return f.placementProblem("p00000", other) })
 	has := func(host string) {
 		t.Helper()
 		if text, err := os.ReadFile(filepath.Join(home(host), "notes.txt")); string(text) != "learnt" {
@@ -72,7 +72,7 @@ func TestALostProfileIsRecoveredFromABackupOnce(t *testing.T) {
 
 	f.kubelet.setKilled(pod.UID, false)
 	edit(func(p *v1alpha1.AgentProfile) { p.Spec.Pin = lost })
-	eventually(t, time.Minute, "the profile on "+lost, func() string { return f.whyNotOn("p00000", lost) })
+	eventually(t, time.Minute, "the profile on "+lost, func() string { return f.placementProblem("p00000", lost) })
 	assignment := f.profile("p00000").Status.Assignment
 	f.edit(func(p *v1alpha1.AgentPool) { p.Spec.Image = "agent:2" })
 	eventually(t, time.Minute, "the rollout over", func() string {

@@ -60,8 +60,8 @@ func TestAPoolGrowsByMemoryAndShrinksWithoutALoss(t *testing.T) {
 		}
 		return ""
 	})
-	if wrong := f.missing(n); wrong != "" || f.poolStatus().Hosts != 3 {
-		t.Errorf("%s; %+v", wrong, f.poolStatus())
+	if problem := f.missing(n); problem != "" || f.poolStatus().Hosts != 3 {
+		t.Errorf("%s; %+v", problem, f.poolStatus())
 	}
 	for i := range n {
 		if err := f.editProfile(fmt.Sprintf("p%05d", i), func(p *v1alpha1.AgentProfile) { p.Spec.Memory = memory("2Gi") }); err != nil {

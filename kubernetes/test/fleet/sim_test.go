@@ -158,7 +158,7 @@ func newSim(t *testing.T, name string, hosts int, change ...func(*v1alpha1.Agent
 		_ = os.RemoveAll(dir)
 		_ = log.Close()
 		if t.Failed() {
-			t.Log(tail(log.Name(), 40))
+			t.Log(lastLines(log.Name(), 40))
 		}
 	})
 	p := &v1alpha1.AgentPool{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"}, Spec: v1alpha1.AgentPoolSpec{
@@ -234,19 +234,19 @@ func (f *sim) missing(n int) string {
 	}
 	list := f.profiles()
 	ready, count := 0, map[v1alpha1.Phase]int{}
-	wrong := ""
+	problem := ""
 	for _, p := range list {
 		count[p.Status.Phase]++
 		if p.Status.Ready && p.Status.Move == nil && where[p.Name] == p.Status.Host {
 			ready++
 		} else {
-			wrong = fmt.Sprintf("%s runs on %q, and its status is %+v", p.Name, where[p.Name], p.Status)
+			problem = fmt.Sprintf("%s runs on %q, and its status is %+v", p.Name, where[p.Name], p.Status)
 		}
 	}
 	if ready == n && len(list) == n {
 		return ""
 	}
-	return fmt.Sprintf("%d of %d are ready, phases %v; %s", ready, n, count, wrong)
+	return fmt.Sprintf("%d of %d are ready, phases %v; %s", ready, n, count, problem)
 }
 
 // seriousPrefix begins a message after which test/summary does not repeat a test.
@@ -412,7 +412,7 @@ func (f *sim) testRollout(t *testing.T, n int) {
 	f.checkLedger()
 }
 
-func tail(name string, n int) string {
+func lastLines(name string, n int) string {
 	f, err := os.Open(name)
 	if err != nil {
 		return err.Error()

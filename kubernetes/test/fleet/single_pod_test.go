@@ -62,8 +62,8 @@ func (f *sim) is(o client.Object, name string) bool {
 	return f.api.Get(f.ctx, client.ObjectKey{Namespace: "default", Name: name}, o) == nil
 }
 
-// whyNotOn describes what is missing until a profile is ready on a host.
-func (f *sim) whyNotOn(profile, host string) string {
+// placementProblem describes what is missing until a profile is ready on a host.
+func (f *sim) placementProblem(profile, host string) string {
 	if p := f.profile(profile); p.Status.Host != host || !p.Status.Ready || p.Status.Move != nil {
 		return fmt.Sprintf("%+v", p.Status)
 	}
@@ -98,7 +98,7 @@ func TestAProfileGetsAPodOfItsOwnAndGoesBack(t *testing.T) {
 				}
 			}
 			place("pod")
-			eventually(t, time.Minute, "the profile in its pod", func() string { return f.whyNotOn("p00000", own) })
+			eventually(t, time.Minute, "the profile in its pod", func() string { return f.placementProblem("p00000", own) })
 			if text, err := os.ReadFile(filepath.Join(home(own), "memories.db")); string(text) != "learnt" || !f.is(maker, made) {
 				t.Errorf("the data is %q (%v), and %s exists: %v", text, err, made, f.is(maker, made))
 			}
@@ -247,7 +247,7 @@ func TestAPodThatIsRefusedIsToldAndHoldsNobodyUp(t *testing.T) {
 		return ""
 	})
 	f.create(1, func(_ int, p *v1alpha1.AgentProfile) { p.Name = "other" })
-	eventually(t, time.Minute, "another profile ready meanwhile", func() string { return f.whyNotOn("other", "quota-0") })
+	eventually(t, time.Minute, "another profile ready meanwhile", func() string { return f.placementProblem("other", "quota-0") })
 	lift()
 	eventually(t, time.Minute, "its pod made", func() string { return f.missing(3) })
 }

@@ -2,9 +2,9 @@ package main
 
 import "time"
 
-// stagedFor is how long a definition exists before it is used, so that a watching candidate has
+// stagingTime is how long a definition exists before it is used, so that a watching candidate has
 // seen it.
-const stagedFor = 100 * time.Millisecond
+const stagingTime = 100 * time.Millisecond
 
 // measureAdditions measures M9: the time from the command that adds a service until the service runs, while other services run.
 func (b *bench) measureAdditions() error {
@@ -12,7 +12,7 @@ func (b *bench) measureAdditions() error {
 	if b.quick {
 		n = 10
 	}
-	g, err := gather(b, "M9", which[grower](b), n, false)
+	g, err := startCandidates(b, "M9", candidatesOf[runtimeAdder](b), n, false)
 	defer g.kill()
 	if err != nil {
 		return err
@@ -26,7 +26,7 @@ func (b *bench) measureAdditions() error {
 }
 
 func (b *bench) addTo(i *instance) error {
-	p, ok := i.peer.(grower)
+	p, ok := i.peer.(runtimeAdder)
 	if !ok {
 		return nil
 	}
@@ -37,7 +37,7 @@ func (b *bench) addTo(i *instance) error {
 			if err := way.stage(i.site, service); err != nil {
 				return err
 			}
-			<-time.After(stagedFor)
+			<-time.After(stagingTime)
 		}
 		begin := time.Now()
 		if err := way.add(i.site, service); err != nil {

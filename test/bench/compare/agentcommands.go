@@ -28,7 +28,7 @@ const passedToAgent = 42
 // measureAgentCommands measures M12: commands about gateways that hinit answers in place of the agent, from the start of a process to
 // its end, as docker exec starts them. The gateways run already, so that only the command takes time.
 func (b *bench) measureAgentCommands() error {
-	hs := which[hinit](b)
+	hs := candidatesOf[hinit](b)
 	if len(hs) == 0 {
 		return nil
 	}

@@ -31,7 +31,7 @@ func (b *bench) measureBoots() error {
 			break
 		}
 		for _, n := range b.sizes(hinit{}) {
-			for _, p := range shuffled(which[supervisor](b)) {
+			for _, p := range shuffled(candidatesOf[supervisor](b)) {
 				own := b.sizes(p)
 				if n > slices.Max(own) || n > maxShared && round >= fewRounds {
 					continue
@@ -58,7 +58,7 @@ const (
 	maxShared = 500
 	fewRounds = 2
 	// A little longer than the time after which an idle hinit gives memory back a second time.
-	secondRest = 3 * time.Second
+	secondReleaseWait = 3 * time.Second
 )
 
 // shuffled returns a copy in random order, so that no candidate always follows the same one.
@@ -91,7 +91,7 @@ func (b *bench) boot(p supervisor, n, round int) error {
 		return err
 	}
 	if _, ours := p.(hinit); ours {
-		<-time.After(secondRest)
+		<-time.After(secondReleaseWait)
 	}
 	if p.name() != loopName {
 		m, err := i.memory()
@@ -103,7 +103,7 @@ func (b *bench) boot(p supervisor, n, round int) error {
 		b.figures.add("M1 tables", at, p.name(), mb(m.tables))
 		b.figures.add("M1 processes", at, p.name(), float64(m.processes))
 	}
-	if o, ok := p.(operated); ok && b.wants("M6") {
+	if o, ok := p.(controllable); ok && b.wants("M6") {
 		took, err := i.status(o.statusOfAll(s))
 		if err != nil {
 			return i.withConsole(err)
@@ -145,7 +145,7 @@ const statusesBefore = 5
 
 // measureUsedMemory measures the memory after several status commands, when the candidate is idle
 // again.
-func (b *bench) measureUsedMemory(i *instance, o operated, at string) error {
+func (b *bench) measureUsedMemory(i *instance, o controllable, at string) error {
 	for range statusesBefore - 1 { // One status command already ran, to measure its time.
 		if _, err := i.status(o.statusOfAll(i.site)); err != nil {
 			return i.withConsole(err)

@@ -113,7 +113,7 @@ func TestCandidateThatEndsEarlyIsNotWaitedFor(t *testing.T) {
 
 func TestCandidateThatFailsIsLeftOut(t *testing.T) {
 	b := newBench(t)
-	g, err := gather(b, "M7", []peer{plainInit{program: "/bin/false"}}, 1, false)
+	g, err := startCandidates(b, "M7", []peer{plainInit{program: "/bin/false"}}, 1, false)
 	defer g.kill()
 	if err != nil || len(g.instances) != 0 || len(b.notes) != 1 {
 		t.Errorf("%d instances, notes %q, error %v", len(g.instances), b.notes, err)

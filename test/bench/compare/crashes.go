@@ -24,7 +24,7 @@ func (b *bench) measureCrashes() error {
 }
 
 func (b *bench) crashesAt(at string, fast bool, life time.Duration, rounds int) error {
-	g, err := gather(b, "M3", which[supervisor](b), 1, fast)
+	g, err := startCandidates(b, "M3", candidatesOf[supervisor](b), 1, fast)
 	defer g.kill()
 	if err != nil {
 		return err

@@ -37,7 +37,7 @@ func imageOf(measure string) string {
 }
 
 // picture returns the plot of a measure over the number of services, if it has one.
-func (s sheet) picture() (plot, bool) {
+func (s measureTable) picture() (plot, bool) {
 	p := plot{title: s.title, unit: s.unit}
 	for _, r := range s.rows {
 		l := line{name: r.name, bold: r.name == hinitName}
@@ -79,7 +79,7 @@ const pageHow = `## How it is measured
 
 `
 
-func (b *bench) page(sheets []sheet, r result) string {
+func (b *bench) page(sheets []measureTable, r result) string {
 	var w strings.Builder
 	w.WriteString(pageHead)
 	m := r.Machine
@@ -101,7 +101,7 @@ func (b *bench) page(sheets []sheet, r result) string {
 		}
 		separator := "; "
 		if v.measure != last {
-			separator, last = textBelow(last)+"\n| "+withPlainNames(v.measure)+" | ", v.measure
+			separator, last = footnote(last)+"\n| "+withPlainNames(v.measure)+" | ", v.measure
 		}
 		fmt.Fprintf(&w, "%s%s: %s (%s)", separator, v.column(), v.shown(), strings.NewReplacer("at most ", "≤", "at least ", "≥").Replace(v.promise()))
 		if id := strings.Fields(v.measure)[0]; v.known && !slices.Contains(open, id) {
@@ -113,10 +113,10 @@ func (b *bench) page(sheets []sheet, r result) string {
 			met++
 			continue
 		}
-		fmt.Fprintf(&w, "%s\n| %s | %d to %d services: N^%.2f (grows at most as N)", textBelow(last), withPlainNames(g.measure), g.from, g.to, g.exponent)
+		fmt.Fprintf(&w, "%s\n| %s | %d to %d services: N^%.2f (grows at most as N)", footnote(last), withPlainNames(g.measure), g.from, g.to, g.exponent)
 		last = g.measure
 	}
-	fmt.Fprintf(&w, "%s\n\n%d other targets are met.\n", textBelow(last), met)
+	fmt.Fprintf(&w, "%s\n\n%d other targets are met.\n", footnote(last), met)
 	if len(open) > 0 {
 		w.WriteString("\n### The gaps\n\n")
 		for _, id := range open {
@@ -160,8 +160,8 @@ var plainNames = strings.NewReplacer(
 
 func withPlainNames(text string) string { return plainNames.Replace(text) }
 
-// textBelow returns the text below a measure's table, or "".
-func textBelow(measure string) string {
+// footnote returns the text below a measure's table, or "".
+func footnote(measure string) string {
 	if measure == "" {
 		return ""
 	}

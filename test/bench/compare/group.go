@@ -19,8 +19,8 @@ func (g *group) kill() {
 	g.instances = nil
 }
 
-// gather starts candidates with n services each, and waits until all are idle.
-func gather[T peer](b *bench, measure string, peers []T, n int, fast bool) (*group, error) {
+// startCandidates starts candidates with n services each, and waits until all are idle.
+func startCandidates[T peer](b *bench, measure string, peers []T, n int, fast bool) (*group, error) {
 	g := &group{bench: b, measure: measure}
 	for _, p := range peers {
 		if p.name() == loopName {

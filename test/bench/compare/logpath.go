@@ -50,7 +50,7 @@ func (b *bench) readLogPath() error {
 		b.figures.addEarlier(measure, "MB/s", name, r.MBs)
 		b.figures.addEarlier(measure, "CPU s/GB", name, r.CPUGB)
 		if r.Shown >= 0 {
-			b.figures.addEarlier(measure, consoleGot, name, r.Shown*100)
+			b.figures.addEarlier(measure, consoleShare, name, r.Shown*100)
 		}
 	}
 	return nil

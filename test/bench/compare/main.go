@@ -272,8 +272,8 @@ func (b *bench) prepare() error {
 	return nil
 }
 
-// which returns the candidates of type T.
-func which[T peer](b *bench) []T {
+// candidatesOf returns the candidates of type T.
+func candidatesOf[T peer](b *bench) []T {
 	var all []T
 	for _, p := range b.peers {
 		if t, ok := p.(T); ok {

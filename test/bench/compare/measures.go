@@ -26,8 +26,8 @@ var measures = []measure{ //nolint:gochecknoglobals // this variable never chang
 	{"M3", "from the crash of a service until it runs again", "ms", []string{"restart", asDelivered}, false},
 	{"M4", "context switches at rest, by number of services", "", nil, true},
 	{"M4 cpu", "processor time at rest, by number of services", "ms", nil, false},
-	{"M5", "log path: 100-byte lines, writer with 64 KiB a write", "", []string{"MB/s", "CPU s/GB", consoleGot}, false},
-	{"M5 lines", "log path: 100-byte lines, one line a write", "", []string{"MB/s", "CPU s/GB", consoleGot}, false},
+	{"M5", "log path: 100-byte lines, writer with 64 KiB a write", "", []string{"MB/s", "CPU s/GB", consoleShare}, false},
+	{"M5 lines", "log path: 100-byte lines, one line a write", "", []string{"MB/s", "CPU s/GB", consoleShare}, false},
 	{"M6", "commands, whole processes; start and stop until the effect", "ms", []string{"status", "status of all", "start", "stop"}, false},
 	{"M6 all", "status of all by number of services", "ms", nil, true},
 	{
@@ -50,7 +50,7 @@ const (
 	gatewayStatus = "gateway status"
 	gatewayStart  = "gateway start"
 	asDelivered   = "as delivered"
-	consoleGot    = "console got, %"
+	consoleShare  = "console got, %"
 )
 
 // target is one promise: a limit for a figure of hinit.
@@ -90,8 +90,8 @@ var targets = []target{ //nolint:gochecknoglobals // this variable never changes
 	{measure: "M4 cpu", at: "500", limit: 1, unit: "ms"},
 	{measure: "M5", at: "MB/s", limit: 5, of: logS6, least: true},
 	{measure: "M5", at: "CPU s/GB", limit: 0.25, of: logS6},
-	{measure: "M5", at: consoleGot, limit: 100, least: true, unit: "%"},
-	{measure: "M5 lines", at: consoleGot, limit: 100, least: true, unit: "%"},
+	{measure: "M5", at: consoleShare, limit: 100, least: true, unit: "%"},
+	{measure: "M5 lines", at: consoleShare, limit: 100, least: true, unit: "%"},
 	{measure: "M6", at: "status", limit: 2, of: s6Name},
 	{measure: "M6", at: "status of all", limit: 6, unit: "ms"},
 	{measure: "M6", at: "start", limit: 4, unit: "ms"},
@@ -157,8 +157,8 @@ func (v verdict) shown() string {
 	return formatNumber(v.figure) + " " + v.unit
 }
 
-// growth returns the exponent by which a figure grows with the number of services; 1 means
+// growthExponent returns the exponent by which a figure grows with the number of services; 1 means
 // proportional growth. Figures below smallest count as smallest.
-func growth(from, to, ratio, smallest float64) float64 {
+func growthExponent(from, to, ratio, smallest float64) float64 {
 	return math.Log(max(to, smallest)/max(from, smallest)) / math.Log(ratio)
 }

@@ -35,7 +35,7 @@ func (b *bench) measureStopSignals() error {
 	if b.quick {
 		n = 10
 	}
-	for _, p := range which[supervisor](b) {
+	for _, p := range candidatesOf[supervisor](b) {
 		if p.name() == loopName {
 			continue
 		}

@@ -25,7 +25,7 @@ func (b *bench) measureOrphans() error {
 	if b.quick {
 		size = 200
 	}
-	g, err := gather(b, "M7", b.peers, 1, false)
+	g, err := startCandidates(b, "M7", b.peers, 1, false)
 	defer g.kill()
 	if err != nil {
 		return err

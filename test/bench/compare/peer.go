@@ -27,9 +27,9 @@ type supervisor interface {
 	stopSignal() syscall.Signal
 }
 
-// operated is a supervisor with commands for users. They run outside of the namespace, in the
+// controllable is a supervisor with commands for users. They run outside of the namespace, in the
 // site's directory.
-type operated interface {
+type controllable interface {
 	supervisor
 	// statusOf returns the command that prints the state of one service.
 	statusOf(s *site, service string) []string
@@ -41,8 +41,8 @@ type operated interface {
 	environment(s *site) []string
 }
 
-// grower is a supervisor to which services can be added at run time.
-type grower interface {
+// runtimeAdder is a supervisor to which services can be added at run time.
+type runtimeAdder interface {
 	supervisor
 	// adders returns the ways to add a service.
 	adders() []adder
@@ -93,7 +93,7 @@ func firstLine(argv ...string) string {
 	return line
 }
 
-// packaged returns the version of a program's Debian package.
-func packaged(pkg string) string {
+// debianVersion returns the version of a program's Debian package.
+func debianVersion(pkg string) string {
 	return firstLine("dpkg-query", "--show", "--showformat", "${Package} ${Version}", pkg)
 }

@@ -15,7 +15,7 @@ var (
 
 func (p plainInit) name() string       { return p.program }
 func (p plainInit) programs() []string { return []string{p.program} }
-func (p plainInit) version() string    { return packaged(p.program) }
+func (p plainInit) version() string    { return debianVersion(p.program) }
 func (plainInit) prepare(*site) error  { return nil }
 func (p plainInit) command(s *site) (argv, env []string) {
 	return append(append([]string{p.program}, p.before...), s.command...), nil

@@ -12,7 +12,7 @@ type runit struct{}
 
 func (runit) name() string               { return "runit" }
 func (runit) programs() []string         { return []string{"runsvdir", "runsv", "svlogd", "sv"} }
-func (runit) version() string            { return packaged("runit") }
+func (runit) version() string            { return debianVersion("runit") }
 func (runit) stopSignal() syscall.Signal { return syscall.SIGHUP } // After SIGTERM, runsvdir would exit and leave its runsv processes running.
 func (runit) command(s *site) (argv, env []string) {
 	return []string{"runsvdir", "-P", s.path("scan")}, nil

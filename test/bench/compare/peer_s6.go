@@ -16,7 +16,7 @@ func (s6) name() string { return s6Name }
 func (s6) programs() []string {
 	return []string{"s6-svscan", "s6-supervise", "s6-log", "s6-svc", "s6-svstat"}
 }
-func (s6) version() string            { return packaged("s6") }
+func (s6) version() string            { return debianVersion("s6") }
 func (s6) stopSignal() syscall.Signal { return syscall.SIGTERM }
 func (s6) command(s *site) (argv, env []string) {
 	return []string{"s6-svscan", "-c", "5000", s.path("scan")}, nil

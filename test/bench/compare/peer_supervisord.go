@@ -12,7 +12,7 @@ type supervisord struct{}
 
 func (supervisord) name() string               { return "supervisord" }
 func (supervisord) programs() []string         { return []string{"supervisord", "supervisorctl"} }
-func (supervisord) version() string            { return packaged("supervisor") }
+func (supervisord) version() string            { return debianVersion("supervisor") }
 func (supervisord) stopSignal() syscall.Signal { return syscall.SIGTERM }
 func (supervisord) command(s *site) (argv, env []string) {
 	return []string{"supervisord", "-c", s.path("supervisord.conf")}, nil

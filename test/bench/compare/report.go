@@ -9,8 +9,8 @@ import (
 	"text/tabwriter"
 )
 
-// sheet is the table of one measure.
-type sheet struct {
+// measureTable is the table of one measure.
+type measureTable struct {
 	measure
 	rows []row
 }
@@ -27,10 +27,10 @@ type cell struct {
 }
 
 // sheets returns a table for each measure that has figures.
-func (b *bench) sheets() []sheet {
-	var all []sheet
+func (b *bench) sheets() []measureTable {
+	var all []measureTable
 	for _, m := range measures {
-		s := sheet{measure: m}
+		s := measureTable{measure: m}
 		for k := range b.figures.samples {
 			if k.measure == m.id && !slices.Contains(s.columns, k.at) {
 				s.columns = append(slices.Clone(s.columns), k.at)
@@ -202,8 +202,8 @@ func (b *bench) verdicts() []verdict {
 // services. It allows for noise.
 const maxGrowth = 1.05
 
-// growing is a cost of hinit with its growth exponent.
-type growing struct {
+// growingCost is a cost of hinit with its growth exponent.
+type growingCost struct {
 	measure  string
 	from, to int
 	exponent float64
@@ -211,8 +211,8 @@ type growing struct {
 
 // costGrowth returns how hinit's costs grow, from a hundred services to the largest number that was measured. With fewer services,
 // constant costs would hide the growth.
-func (b *bench) costGrowth() []growing {
-	var all []growing
+func (b *bench) costGrowth() []growingCost {
+	var all []growingCost
 	for _, m := range measures {
 		if !m.plot {
 			continue
@@ -228,7 +228,7 @@ func (b *bench) costGrowth() []growing {
 		}
 		if ok && to > from {
 			const smallest = 1 // The smallest meaningful figure, in any unit.
-			all = append(all, growing{m.id, from, to, growth(first, last, float64(to)/from, smallest)})
+			all = append(all, growingCost{m.id, from, to, growthExponent(first, last, float64(to)/from, smallest)})
 		}
 	}
 	return all

@@ -26,7 +26,7 @@ func (b *bench) measureIdleAndCommands() error {
 	if b.quick {
 		n = 10
 	}
-	g, err := gather(b, "M4 and M6", which[supervisor](b), n, false)
+	g, err := startCandidates(b, "M4 and M6", candidatesOf[supervisor](b), n, false)
 	defer g.kill()
 	if err != nil {
 		return err
@@ -49,7 +49,7 @@ func (b *bench) measureIdle(g *group, n int) error {
 		if size == n {
 			continue
 		}
-		more, err := gather(b, "M4", which[hinit](b), size, false)
+		more, err := startCandidates(b, "M4", candidatesOf[hinit](b), size, false)
 		defer more.kill()
 		if err != nil {
 			return err
@@ -78,7 +78,7 @@ func (b *bench) measureIdle(g *group, n int) error {
 
 // measureCommands measures M6.
 func (b *bench) measureCommands(g *group) error {
-	if err := g.each(operable); err != nil {
+	if err := g.each(checkCommands); err != nil {
 		return err
 	}
 	rounds := b.runs
@@ -117,16 +117,16 @@ func (b *bench) measureCommands(g *group) error {
 	return nil
 }
 
-func operable(i *instance) error {
-	if _, ok := i.peer.(operated); !ok {
+func checkCommands(i *instance) error {
+	if _, ok := i.peer.(controllable); !ok {
 		return fmt.Errorf("%s has no commands", i.peer.name())
 	}
 	return nil
 }
 
 // commandsOf returns the peer and the environment of its commands.
-func (i *instance) commandsOf() (operated, []string) {
-	p, _ := i.peer.(operated)
+func (i *instance) commandsOf() (controllable, []string) {
+	p, _ := i.peer.(controllable)
 	return p, p.environment(i.site)
 }
 

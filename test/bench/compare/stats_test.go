@@ -107,7 +107,7 @@ func TestGrowth(t *testing.T) {
 		{0, 0, 20, 1, 0},
 		{0.2, 20, 20, 1, 1},
 	} {
-		if got := growth(c.from, c.to, c.ratio, c.smallest); math.Abs(got-c.want) > 1e-9 {
+		if got := growthExponent(c.from, c.to, c.ratio, c.smallest); math.Abs(got-c.want) > 1e-9 {
 			t.Errorf("growth from %v to %v over %v = %v, want %v", c.from, c.to, c.ratio, got, c.want)
 		}
 	}
@@ -201,7 +201,7 @@ func TestLabelsOfAPlotDoNotCover(t *testing.T) {
 	for _, name := range []string{"a", "b", "c", "d"} {
 		p.lines = append(p.lines, line{name: name, points: []point{{1, 5}, {10, 5}}})
 	}
-	places := p.labels(scale{1, 10, frameLeft, frameRight}, scale{1, 10, frameDown, frameTop})
+	places := p.labels(axisScale{1, 10, frameLeft, frameRight}, axisScale{1, 10, frameDown, frameTop})
 	for i, at := range places {
 		for j := range i {
 			if math.Abs(at.y-places[j].y) < 14 {

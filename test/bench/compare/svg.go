@@ -50,15 +50,15 @@ func colourOf(name string) string {
 	return "#8c6d31"
 }
 
-type scale struct{ low, high, from, to float64 }
+type axisScale struct{ low, high, from, to float64 }
 
-func (s scale) position(v float64) float64 {
+func (s axisScale) position(v float64) float64 {
 	v = max(v, s.low)
 	return s.from + (math.Log10(v)-math.Log10(s.low))/(math.Log10(s.high)-math.Log10(s.low))*(s.to-s.from)
 }
 
 // decades returns the powers of ten in the range.
-func (s scale) decades() []float64 {
+func (s axisScale) decades() []float64 {
 	var all []float64
 	for e := math.Ceil(math.Log10(s.low) - 1e-9); e <= math.Log10(s.high)+1e-9; e++ {
 		all = append(all, math.Pow(10, e))
@@ -68,8 +68,8 @@ func (s scale) decades() []float64 {
 
 // svg draws the plot. A zero is at the lower edge, because a logarithmic axis has no zero.
 func (p plot) svg() string {
-	x := scale{math.Inf(1), 0, frameLeft, frameRight}
-	y := scale{math.Inf(1), 0, frameDown, frameTop}
+	x := axisScale{math.Inf(1), 0, frameLeft, frameRight}
+	y := axisScale{math.Inf(1), 0, frameDown, frameTop}
 	for _, l := range p.lines {
 		for _, pt := range l.points {
 			x.low, x.high = min(x.low, pt.x), max(x.high, pt.x)
@@ -96,11 +96,11 @@ func (p plot) svg() string {
 `, plotWidth, plotHeight, frameLeft, html.EscapeString(p.title))
 	for _, v := range y.decades() {
 		fmt.Fprintf(&w, `<path d="M%d %.1fH%d" stroke="#dddddd"/><text x="%d" y="%.1f" text-anchor="end" fill="#555555">%s</text>`+"\n",
-			frameLeft, y.position(v), frameRight, frameLeft-8, y.position(v)+4, tick(v))
+			frameLeft, y.position(v), frameRight, frameLeft-8, y.position(v)+4, tickLabel(v))
 	}
 	for _, v := range p.serviceCounts() {
 		fmt.Fprintf(&w, `<path d="M%.1f %dV%d" stroke="#eeeeee"/><text x="%.1f" y="%d" text-anchor="middle" fill="#555555">%s</text>`+"\n",
-			x.position(v), frameTop, frameDown, x.position(v), frameDown+18, tick(v))
+			x.position(v), frameTop, frameDown, x.position(v), frameDown+18, tickLabel(v))
 	}
 	fmt.Fprintf(&w, `<text x="%d" y="%d" text-anchor="end" fill="#555555">services</text>`+"\n", frameRight, frameDown+38)
 	fmt.Fprintf(&w, `<text x="%d" y="%d" fill="#555555">%s</text>`+"\n", frameLeft-62, frameTop-8, html.EscapeString(p.unit))
@@ -114,7 +114,7 @@ func (p plot) svg() string {
 		for k, pt := range l.points {
 			fmt.Fprintf(&path, "%c%.1f %.1f", "ML"[min(k, 1)], x.position(pt.x), y.position(pt.y))
 			fmt.Fprintf(&w, `<circle cx="%.1f" cy="%.1f" r="%.1f" fill="%s"><title>%s, %s: %s</title></circle>`+"\n",
-				x.position(pt.x), y.position(pt.y), width+1, colour, html.EscapeString(l.name), tick(pt.x), formatNumber(pt.y))
+				x.position(pt.x), y.position(pt.y), width+1, colour, html.EscapeString(l.name), tickLabel(pt.x), formatNumber(pt.y))
 		}
 		fmt.Fprintf(&w, `<path d="%s" fill="none" stroke="%s" stroke-width="%g"/>`+"\n", path.String(), colour, width)
 		fmt.Fprintf(&w, `<text x="%.1f" y="%.1f" fill="%s" stroke="#ffffff" stroke-width="4" paint-order="stroke">%s</text>`+"\n", names[i].x, names[i].y+4, colour, html.EscapeString(l.name))
@@ -139,7 +139,7 @@ func (p plot) serviceCounts() []float64 {
 
 // labels returns the positions of the lines' names: beside each last point, moved apart to be
 // readable.
-func (p plot) labels(x, y scale) []point {
+func (p plot) labels(x, y axisScale) []point {
 	const apart, beside = 16, 9
 	places := make([]point, len(p.lines))
 	order := make([]int, len(p.lines))
@@ -168,7 +168,7 @@ func (p plot) labels(x, y scale) []point {
 	return places
 }
 
-func tick(v float64) string {
+func tickLabel(v float64) string {
 	if v >= 1 {
 		return fmt.Sprintf("%.0f", v)
 	}

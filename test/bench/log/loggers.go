@@ -84,7 +84,7 @@ services:
 	cmd := exec.Command(r.bench.self, r.bench.hinit, "init", "--", "/usr/bin/env", roleVar+"=idle", r.bench.self)
 	cmd.Env = append(os.Environ(), roleVar+"=contain", "HINIT_CONFIG="+file, "HERMES_HOME="+home)
 	cmd.SysProcAttr = isolated()
-	return r.begin(cmd)
+	return r.startLogger(cmd)
 }
 
 // filter runs a logger that reads the writer's output from its standard input.
@@ -112,7 +112,7 @@ func (r *run) pipeline(cmd *exec.Cmd) error {
 	}
 	r.others = append(r.others, w)
 	r.heldFiles = append(r.heldFiles, out) // The descriptor in hold keeps the logger alive until its processor time was read.
-	err = r.begin(cmd)
+	err = r.startLogger(cmd)
 	_ = in.Close()
 	return err
 }
@@ -141,5 +141,5 @@ stdout_logfile_backups=10
 	if err := os.WriteFile(file, []byte(config), 0o644); err != nil {
 		return err
 	}
-	return r.begin(exec.Command("supervisord", "-c", file))
+	return r.startLogger(exec.Command("supervisord", "-c", file))
 }

@@ -42,11 +42,11 @@ func main() {
 	flag.IntVar(&b.rounds, "rounds", 5, "runs of each, of which the median counts; 0 for the second part only")
 	flag.StringVar(&b.dir, "dir", "/var/tmp", "where log files are written")
 	flag.IntVar(&b.services, "services", 500, "services of the second part, 0 for none")
-	kind := flag.String("writer", "", "one kind of writer only: "+strconv.Quote(blocks)+" or "+strconv.Quote(singles))
+	kind := flag.String("writer", "", "one kind of writer only: "+strconv.Quote(blocks)+" or "+strconv.Quote(oneLinePerWrite))
 	only := flag.String("only", "", "those loggers only whose names have this in them, and no second part")
 	out := flag.String("json", "", "file for the figures")
 	flag.Parse()
-	b.kinds = []string{blocks, singles}
+	b.kinds = []string{blocks, oneLinePerWrite}
 	if *kind != "" {
 		b.kinds = []string{*kind}
 	}
@@ -104,10 +104,10 @@ func loadAverage() float64 {
 }
 
 type report struct {
-	Processors int    `json:"processors"`
-	Lines      int    `json:"lines"`
-	Rows       []row  `json:"rows"`
-	Many       []many `json:"many,omitempty"`
+	Processors int                  `json:"processors"`
+	Lines      int                  `json:"lines"`
+	Rows       []row                `json:"rows"`
+	Many       []manyServicesResult `json:"many,omitempty"`
 }
 
 func (b *bench) run(only, out string) error {

@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// many is the result for a container with many services.
-type many struct {
+// manyServicesResult is the result for a container with manyServicesResult services.
+type manyServicesResult struct {
 	Services int     `json:"services"`
 	Flood    string  `json:"flood"` // Behaviour of the flooding service.
 	EmptyKB  float64 `json:"empty_kb"`
@@ -35,12 +35,12 @@ const probeTime = 5 * time.Second
 // probeEvery is the interval of each service's lines during that time.
 const probeEvery = time.Second
 
-func (b *bench) measureMany() ([]many, error) {
+func (b *bench) measureMany() ([]manyServicesResult, error) {
 	empty, err := b.manyServices(0, "")
 	if err != nil {
 		return nil, err
 	}
-	var all []many
+	var all []manyServicesResult
 	for _, kind := range b.kinds {
 		m, err := b.manyServices(b.services, kind)
 		if err != nil {
@@ -57,7 +57,7 @@ func (b *bench) measureMany() ([]many, error) {
 	return all, nil
 }
 
-func (b *bench) manyServices(n int, kind string) (m many, err error) {
+func (b *bench) manyServices(n int, kind string) (m manyServicesResult, err error) {
 	m.Services, m.Flood = n, kind
 	r, err := b.newRun(kind, true)
 	if err != nil {
@@ -142,7 +142,7 @@ func settledMemory(pid int) (float64, error) {
 
 // watch measures the delay of log lines by inotify and the time in each line. It takes twice the
 // probe time, and calls flood halfway.
-func (m *many) watch(files []string, flood func() error) error {
+func (m *manyServicesResult) watch(files []string, flood func() error) error {
 	events, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return err

@@ -14,8 +14,8 @@ import (
 
 // Kinds of writers.
 const (
-	blocks  = "64 KiB a write"
-	singles = "a line a write"
+	blocks          = "64 KiB a write"
+	oneLinePerWrite = "a line a write"
 )
 
 const lineSize = 100

@@ -49,8 +49,8 @@ func (r *run) writer() []string {
 	return []string{r.bench.self, r.pipe, strconv.Itoa(r.bench.lines), r.kind}
 }
 
-// begin starts the logger. Another process reads its console, if it has one.
-func (r *run) begin(cmd *exec.Cmd) error {
+// startLogger starts the logger. Another process reads its console, if it has one.
+func (r *run) startLogger(cmd *exec.Cmd) error {
 	if r.console {
 		in, out, err := os.Pipe()
 		if err != nil {

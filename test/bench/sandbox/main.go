@@ -218,7 +218,7 @@ func (b *bench) all() error {
 	if err := b.rateInTurns(max(5, b.runs/2), []variant{
 		{"100 MB of output: docker exec", cli(writer...)},
 		{"100 MB of output: package", run(sandbox.Request{Argv: writer, Stdout: io.Discard})},
-		{"100 MB of output: no container, a pipe to this program", func() error { return pipe(writer) }},
+		{"100 MB of output: no container, a pipe to this program", func() error { return runWithPipe(writer) }},
 	}); err != nil {
 		return err
 	}
@@ -282,8 +282,8 @@ func (b *bench) inTurns(runs int, unit string, ways []variant, figure func(time.
 	return nil
 }
 
-// pipe runs a command and reads its output from a pipe. It is the upper bound for two processes.
-func pipe(argv []string) error {
+// runWithPipe runs a command and reads its output from a runWithPipe. It is the upper bound for two processes.
+func runWithPipe(argv []string) error {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
