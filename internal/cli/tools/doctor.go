@@ -95,6 +95,9 @@ func (x *doctorRun) checkInit() (in client.Init, answers bool) {
 	x.checkLease(st.Init)
 	for _, s := range st.Services {
 		x.checkService(s)
+		if s.Output != nil && s.Output.Error != "" {
+			x.findings.Failed("log", "%s: %s", s.Name, s.Output.Error)
+		}
 		switch i := s.Isolation; {
 		case i == nil || s.PID == 0:
 		case len(i.Restrictions) == 0:

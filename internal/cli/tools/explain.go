@@ -144,6 +144,9 @@ func explain(s client.Service, now time.Time) explanation {
 			say("check " + c.Name + " " + show.CheckText(c))
 		}
 	}
+	if s.Output != nil {
+		say(s.Output.Error)
+	}
 	if s.Drifted {
 		say("it runs as an older configuration says")
 	}

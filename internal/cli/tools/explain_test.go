@@ -51,6 +51,10 @@ func TestExplainSaysWhyWhatIsNextAndWhatToType(t *testing.T) {
 			},
 			want: []string{"says   serving \\x1b[2J\n", "set    nice 3\n", "umask 027\n", "next"}, not: "why ",
 		},
+		"a log file that can't be written": {
+			s:    client.Service{State: client.StateUp, Want: client.WantUp, Ready: true, Output: &client.Output{Error: "cannot open log file"}},
+			want: []string{"why    cannot open log file\n"},
+		},
 		"drifted": {
 			s:    client.Service{State: client.StateUp, Want: client.WantUp, Ready: true, Drifted: true},
 			want: []string{"an older configuration", "hinit restart coder"},
