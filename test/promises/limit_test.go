@@ -72,7 +72,7 @@ func TestRootActsAtALimitThatIsReached(t *testing.T) {
 
 // TestALimitThatEndsTheGoRuntimeIsNamed checks that PID 1 says in one sentence which limit is too low. It ended with a stack trace.
 func TestALimitThatEndsTheGoRuntimeIsNamed(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	for _, c := range []struct {
 		says   string
@@ -102,7 +102,7 @@ func TestALimitThatEndsTheGoRuntimeIsNamed(t *testing.T) {
 // TestAPodWithFewProcessNumbersIsServed checks that PID 1 works with few threads where the pod has no process numbers for more. Its
 // containers do not see this limit, and PID 1 ended with a stack trace.
 func TestAPodWithFewProcessNumbersIsServed(t *testing.T) {
-	beside(t)
+	parallelInTurn(t)
 	requireRoot(t)
 	group := pidsGroup(t)
 	b := newBox(t, setup{config: quick, env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"}, stageConfig: stageConfig{Cgroup: group}})
