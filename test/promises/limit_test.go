@@ -87,7 +87,7 @@ func TestALimitThatEndsTheGoRuntimeIsNamed(t *testing.T) {
 		if c.pids != "" {
 			s.Cgroup = pidsGroup(t)
 		}
-		b := newBox(t, s)
+		b := newTestContainer(t, s)
 		if c.pids != "" {
 			b.check(os.WriteFile(filepath.Join(s.Cgroup, "pids.max"), []byte(c.pids), 0))
 		}
@@ -105,7 +105,7 @@ func TestAPodWithFewProcessNumbersIsServed(t *testing.T) {
 	parallelInTurn(t)
 	requireRoot(t)
 	group := pidsGroup(t)
-	b := newBox(t, setup{config: quick, env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"}, stageConfig: stageConfig{Cgroup: group}})
+	b := newTestContainer(t, setup{config: quick, env: []string{"KUBERNETES_SERVICE_HOST=10.0.0.1"}, stageConfig: stageConfig{Cgroup: group}})
 	b.check(os.WriteFile(filepath.Join(group, "pids.max"), []byte("40"), 0))
 	b.profile("a", sleeper)
 	b.boot()
