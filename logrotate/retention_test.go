@@ -244,9 +244,9 @@ func TestALogStopsGrowingWhenSpaceIsLow(t *testing.T) {
 	w.checkContains(t)
 }
 
-// TestSuppressedLinesAreToldWhenTheFloodEnds checks that the number of suppressed lines is logged
+// TestSuppressedLinesAreCountedAtTheEndOfAFlood checks that the number of suppressed lines is logged
 // after a flood without a further line.
-func TestSuppressedLinesAreToldWhenTheFloodEnds(t *testing.T) {
+func TestSuppressedLinesAreCountedAtTheEndOfAFlood(t *testing.T) {
 	t.Parallel()
 	console := newSink(t)
 	s, l, dir := newSetWithLog(t, Options{Stdout: console.file, period: time.Second}, Limits{Rate: 2}) // A new retryPeriod must begin before the record.

@@ -58,8 +58,8 @@ func New(o Options) *Set {
 	// The budget is at most a quarter of this process's memory limit.
 	s.memoryBudget.remaining.Store(min(maxBudget, debug.SetMemoryLimit(-1)/4))
 	s.inputBuffers.New = func() any { return new(make([]byte, o.MaxLine+readSize)) }
-	// Twice the size holds a whole read with the timestamps of lines of usual length, so that each read causes one write. It also
-	// holds any single line.
+	// Timestamps make the output longer than the input. Twice the size is enough for lines of usual length, so each read causes
+	// one write. It is also enough for any single line.
 	s.outputBuffers.New = func() any { return new(make([]byte, 0, 2*(o.MaxLine+readSize))) }
 	s.compressor.opts = o
 	s.compressor.ctx, s.compressor.cancel = context.WithCancel(context.Background())
@@ -183,8 +183,8 @@ func (s *Set) removeStream(st *stream) {
 }
 
 // Console returns a writer for the init's own lines to the container's stdout (1) or stderr (2). Each Write must consist of
-// complete lines; a missing last newline is added. Write never blocks or fails: lines without room in the queue are dropped, and a
-// notice counts them. In the modes Prefixed and JSON, the lines appear under the profile "hinit".
+// complete lines; a missing last newline is added. Write never blocks or fails: lines without room in the queue are dropped, and
+// a notice counts them. In the modes Prefixed and JSON, the lines appear under the profile "hinit".
 func (s *Set) Console(stream int) io.Writer {
 	return &initWriter{console: s.consoles[stream-1], source: &source{name: "hinit", profile: "hinit", droppedTotal: new(atomic.Uint64), secrets: new(atomic.Pointer[redact.Secrets])}}
 }
@@ -204,8 +204,8 @@ func (s *Set) Sync(ctx context.Context) error {
 const closeReserve = 200 * time.Millisecond
 
 // Close waits for the ends of all pipes, and then writes and closes files and console. If pipes are still open shortly before the
-// deadline of ctx, it reads what they contain and closes them; the error names their services. If ctx has no deadline, Close waits
-// until ctx is cancelled, and then up to 200 ms more. On a closed Set only Stats and Tail work.
+// deadline of ctx, it reads what they contain and closes them; the error names their services. If ctx has no deadline, Close
+// waits until ctx is cancelled, and then up to 200 ms more. On a closed Set only Stats and Tail work.
 func (s *Set) Close(ctx context.Context) error {
 	s.mu.Lock()
 	if s.closed {
@@ -296,11 +296,11 @@ func (s *Set) flushAndClose() error {
 }
 
 const (
-	// maxBudget is the maximum number of bytes for the unfinished lines and kept lines of all services together. The first bytes of
-	// each buffer (unfinishedOutsideBudget or keptOutsideBudget) don't count, so that every service always has some.
+	// maxBudget is the maximum number of bytes for the unfinished lines and kept lines of all services together. The first bytes
+	// of each buffer (unfinishedOutsideBudget or keptOutsideBudget) don't count, so that every service always has some.
 	maxBudget = 16 << 20
-	// keptOutsideBudget is the number of bytes of kept lines (lines that wait while their file can't be written) that each file may
-	// hold without using the budget.
+	// keptOutsideBudget is the number of bytes of kept lines (lines that wait while their file can't be written) that each file
+	// may hold without using the budget.
 	keptOutsideBudget = 16 << 10
 )
 

@@ -190,9 +190,9 @@ func TestAnOrderThatTheVolumeHasAlreadyNeedsNoRecord(t *testing.T) {
 	}
 }
 
-// TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded checks that an unwritten stop is not
+// TestAnUnwrittenStopIsNotReportedAsRecorded checks that an unwritten stop is not
 // reported as recorded while an older record would start the gateway.
-func TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded(t *testing.T) {
+func TestAnUnwrittenStopIsNotReportedAsRecorded(t *testing.T) {
 	s := profiles.NewVolume(t)
 	in := profiles.NewIntents(s)
 	if err := in.Set(profiles.Default, profiles.Running); err != nil {
@@ -212,9 +212,9 @@ func TestAnOrderThatAnOlderRecordContradictsIsNotSaidToBeRecorded(t *testing.T) 
 	}
 }
 
-// TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing checks the answer to a stop that is
+// TestAnUnsyncedStopIsNotReportedAsMissing checks the answer to a stop that is
 // written but not synced.
-func TestARecordThatTheDiskDoesNotConfirmIsNotSaidToBeMissing(t *testing.T) {
+func TestAnUnsyncedStopIsNotReportedAsMissing(t *testing.T) {
 	s := profiles.NewVolume(t)
 	profiles.Write(t, s, profiles.StateFile, `{"desired_state":"running"}`)
 	sync, err := profiles.NewIntents(s).Record(profiles.Default, profiles.Stopped)

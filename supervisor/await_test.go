@@ -42,7 +42,7 @@ func TestWhatATaskCameTo(t *testing.T) {
 	}
 }
 
-func TestWhoWaitsIsTold(t *testing.T) {
+func TestAwaitTaskReportsWhyItEnds(t *testing.T) {
 	running := Snapshot{Services: []*Service{{Name: "hook-1", State: Up}}}
 	why := errors.New("its time is over")
 	ctx, cancel := context.WithCancelCause(t.Context())

@@ -66,7 +66,7 @@ func TestALoggerOutlivesItsServiceAtTheEndOfTheContainer(t *testing.T) {
 	}
 }
 
-func TestALoggerThatDoesNotEndByItselfIsToldTo(t *testing.T) {
+func TestALoggerThatDoesNotExitIsSignalled(t *testing.T) {
 	r := newRigWithLogger(t)
 	r.step(Shutdown{Reason: "asked"})
 	r.step(Exited{Name: "s", PID: r.service().pid})

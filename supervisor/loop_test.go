@@ -316,7 +316,7 @@ func TestLoopShutdownUsesItsBudgetOnlyForTheStubborn(t *testing.T) {
 	})
 }
 
-func TestLoopSpawnFailureSaysWhyAndRetries(t *testing.T) {
+func TestLoopReportsASpawnFailureAndRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(t)
 		b.procs.setSpawnErr(&proc.SpawnError{Object: "/no/such", Err: syscall.EIO})
@@ -507,7 +507,7 @@ func TestLoopSleepsWhileNothingHappens(t *testing.T) {
 	})
 }
 
-func TestRingTellsASlowReaderWhatItLost(t *testing.T) {
+func TestRingReportsLostEventsToASlowReader(t *testing.T) {
 	var r Ring
 	for range ringSize + 10 {
 		r.add(Record{Reason: "x"})

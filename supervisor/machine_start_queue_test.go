@@ -170,7 +170,8 @@ func TestManyThatNeverGetReadyDoNotWaitForEachOther(t *testing.T) {
 	}
 }
 
-// After the first service is ready, more services than the limit may start, because a start waits not only for the processor.
+// Once a service is ready, more services than the limit may start, because a starting service does not use the processor all the
+// time.
 func TestMoreStartWhenOneIsReady(t *testing.T) {
 	c := newMultiRig(t)
 	c.machine.MaxStarting, c.machine.ExtraStarting = 2, 1

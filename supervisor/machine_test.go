@@ -466,7 +466,7 @@ func (r *rig) lastTreeSignal() Signal {
 	return Signal{}
 }
 
-func TestWhatComesBackAfterEveryKillIsSaid(t *testing.T) {
+func TestProcessesThatReturnAfterEachKillAreReported(t *testing.T) {
 	for _, more := range []int{0, 1} { // a process whose end the kernel delays does not fork, so it needs no warning
 		r := newRig(t)
 		r.bringUp()
@@ -775,7 +775,7 @@ func TestAFinishCommandThatHangsIsKilledAfterItsTime(t *testing.T) {
 	}
 }
 
-func TestAMissingFinishCommandIsNoNewsAndABrokenOneIsSaid(t *testing.T) {
+func TestABrokenFinishCommandIsReportedAndAMissingOneIsNot(t *testing.T) {
 	for code, said := range map[int]bool{127: false, 126: true} {
 		r := newRig(t)
 		r.bringUp()
@@ -1255,7 +1255,7 @@ func TestTheCmdsExitEndsTheContainerWithItsCode(t *testing.T) {
 }
 
 // A CMD that ends by the signal of the shutdown must not count as failed.
-func TestACmdThatEndsAsToldIsNoFailure(t *testing.T) {
+func TestACMDThatIsStoppedIsNoFailure(t *testing.T) {
 	for _, c := range []struct {
 		ends Exited
 		told int

@@ -274,7 +274,7 @@ func (s *searchCounter) EndedRuns(ids []uint64) []uint64 {
 	return s.Spawner.EndedRuns(ids)
 }
 
-func TestADescriptorForReadinessThatCannotBeIsSaid(t *testing.T) {
+func TestAnInvalidReadinessDescriptorIsReported(t *testing.T) {
 	l, _ := startRealLoop(t)
 	u := makeServiceDir(t, "s", "exec sleep 1000", "")
 	u.NotifyFD = MaxNotifyFD + 1

@@ -239,7 +239,7 @@ func TestAHinitThatDoesNotAnswerIsUnreachable(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAnswerIsToldAsSuch(t *testing.T) {
+func TestAnInvalidAnswerIsReportedAsInvalid(t *testing.T) {
 	t.Parallel() // This test mostly waits, so it runs beside others.
 	for name, tt := range map[string]struct {
 		answer string

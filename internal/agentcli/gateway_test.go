@@ -138,7 +138,7 @@ func TestTheReasonOfAGatewayControlsNoTerminal(t *testing.T) {
 	}
 }
 
-func TestTheTruthIsToldWhenAGatewayDoesNotComeUp(t *testing.T) {
+func TestAGatewayThatDoesNotComeUpIsReported(t *testing.T) {
 	g := newFakeSupervisor(t)
 	g.commandErrors["gateway-coder"] = &client.Error{Kind: client.KindFailed, Message: "gateway-coder exited with code 1 after 0.3s\nlast lines:\nno token"}
 	got, _ := g.runCommand("-p coder gateway start")

@@ -83,7 +83,7 @@ services:
 	}
 }
 
-func TestANeedOfWhatIsNotEnabledIsSaid(t *testing.T) {
+func TestANeedOfADisabledServiceIsReported(t *testing.T) {
 	c := mustLoadConfig(t, "services: {web: {command: [w], needs: [dashboard]}}", nil)
 	if len(c.Warnings) != 1 || !strings.Contains(c.Warnings[0], "web waits for dashboard, which is not enabled; enable it, or make the need optional") {
 		t.Errorf("warnings %q", c.Warnings)

@@ -262,7 +262,7 @@ func parseSwitch(text string) (on bool, reason string) {
 // runtimeDirVar is the environment variable with the directory of the control socket.
 const runtimeDirVar = "HINIT_RUNTIME_DIR"
 
-// socketInDir returns the path of the control socket in dir, and "". If dir is invalid, the second result says why.
+// socketInDir returns the path of the control socket in dir. If dir is invalid, the second result says why; otherwise it is "".
 func socketInDir(dir string) (string, string) {
 	if !filepath.IsAbs(dir) {
 		return "", "expected an absolute path"

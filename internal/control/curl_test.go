@@ -406,7 +406,7 @@ func TestAPanicIsAnAnswerAndIsReported(t *testing.T) {
 	}
 }
 
-func TestAFailedStartSaysWhatHappened(t *testing.T) {
+func TestAFailedStartReportsItsCause(t *testing.T) {
 	core := newLoopBackend(t)
 	core.procs.update(func() {
 		core.procs.tail = []string{"reading config.yaml", "error: model: \"\" is not a model"}

@@ -106,7 +106,7 @@ func TestAnExitIsAnEventWithItsCause(t *testing.T) {
 	}
 }
 
-func TestEventsThatAreGoneAreTold(t *testing.T) {
+func TestDroppedEventsAreReported(t *testing.T) {
 	core := newLoopBackend(t)
 	s := serve(t, core, readableByAll)
 	core.addService(t, "x", supervisor.WantDown)

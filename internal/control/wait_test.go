@@ -134,7 +134,7 @@ func TestTheAccountOfACrashIsOfTheRunThatEnded(t *testing.T) {
 	}
 }
 
-func TestWaitingTellsTheTruth(t *testing.T) {
+func TestAWaitReportsTheRealState(t *testing.T) {
 	const timeout = 30 * time.Second
 	for _, tt := range []struct {
 		name string
@@ -358,7 +358,7 @@ func ignoreStopSignals(d time.Duration) func(*testing.T, *commandClient) {
 	}
 }
 
-func TestAClientThatGoesAwayEndsItsWait(t *testing.T) {
+func TestAWaitEndsWhenItsClientDisconnects(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newCommandClient(t)
 		w.addService(t, "x", supervisor.WantUp)

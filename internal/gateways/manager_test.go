@@ -225,7 +225,7 @@ func TestAProfileThatAnswersLateIsStarted(t *testing.T) {
 
 // The warning about an order that can't be recorded must not repeat itself. It must not be "cannot record that the gateway is
 // wanted: cannot be recorded, so …".
-func TestTheBootSaysOnceThatAnOrderIsNotRecorded(t *testing.T) {
+func TestTheBootReportsAnUnrecordedOrderOnce(t *testing.T) {
 	h, m := newHost(t)
 	h.runPlan = boot.RunPlan{Supervise: true, Profile: profiles.Default}
 	writes := 0

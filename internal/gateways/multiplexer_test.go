@@ -323,7 +323,7 @@ func TestATopologyIsChangedToTheEnd(t *testing.T) {
 		t.Error(err)
 	}
 
-	// The change back must start the wanted gateways, even after a failed change.
+	// A change back to one gateway per profile must start the wanted gateways, even after a failed change.
 	out, err := m.ChangeTopology(t.Context(), profiles.PerProfile, true)
 	if err != nil || !slices.Contains(out.Steps, "start gateway-a") {
 		t.Errorf("%+v: %v", out, err)

@@ -399,7 +399,7 @@ const (
 	notDeafPrefix = "not deaf any more: "
 )
 
-// IsOwnRemark reports whether this package has written a text of the event history.
+// IsOwnRemark reports whether this package wrote text, a remark in the event history.
 func IsOwnRemark(text string) bool {
 	return strings.HasPrefix(text, RemarkPrefix) || strings.HasPrefix(text, DeafPrefix) || strings.HasPrefix(text, notDeafPrefix)
 }

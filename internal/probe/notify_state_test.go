@@ -87,7 +87,7 @@ func TestAWordThatIsFasterThanTheNewsOfItsRun(t *testing.T) {
 	})
 }
 
-func TestAWatchdogIsToldOtherwise(t *testing.T) {
+func TestAWatchdogCanBeChanged(t *testing.T) {
 	testWithWatchdog(t, func(r *rig) {
 		r.HandleMessage("s", 1, &notify.Message{Ready: true, HasWatchdogInterval: true})
 		time.Sleep(time.Hour)

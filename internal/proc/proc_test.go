@@ -215,7 +215,7 @@ func TestLimitsAreInForce(t *testing.T) {
 	}
 }
 
-func TestAServiceThatCannotStartSaysWhy(t *testing.T) {
+func TestAServiceThatCannotStartReportsTheReason(t *testing.T) {
 	table := newTable(t)
 	dir := t.TempDir()
 	plain := dir + "/plain"

@@ -284,7 +284,7 @@ func (p *ReloadPlan) describeStep(name string, v *supervisor.Service, done bool)
 	return "", ""
 }
 
-// describeTaskStart says when a task will run that a reload does not start.
+// describeTaskStart says when a task runs. A reload starts no task.
 func describeTaskStart(s config.Service) string {
 	if s.Task.Schedule.Cron == "" {
 		return "it runs when it is asked for: hinit run-once " + s.Name

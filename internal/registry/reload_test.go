@@ -91,7 +91,7 @@ func TestAReloadOfAnAgentReadTheHalfThatRootHadWritten(t *testing.T) {
 }
 
 // The plan of a reload must describe each service correctly, before and after the reload.
-func TestAPlanSaysWhatBecomesOfEachService(t *testing.T) {
+func TestAPlanNamesTheEffectOnEachService(t *testing.T) {
 	unit := func(argv string, grace time.Duration) supervisor.Unit {
 		return supervisor.Unit{Spec: proc.Spec{Argv: []string{argv}}, Policy: supervisor.Policy{Grace: grace}}
 	}

@@ -62,7 +62,7 @@ func TestTheOrderForAGroupReachesItsServicesOnly(t *testing.T) {
 }
 
 // The page of a group without buttons must say that HINIT_WEB_TOKEN_FILE is missing.
-func TestAGroupWithoutButtonsSaysWhy(t *testing.T) {
+func TestAGroupWithoutButtonsShowsTheReason(t *testing.T) {
 	f := newFakeHinit(paymentServices()...)
 	s := startTestSite(t, Options{Hinit: f})
 	if _, text := s.request("GET", "/group/pay", nil); !strings.Contains(text, "set HINIT_WEB_TOKEN_FILE") || strings.Contains(text, "/group/pay/restart") {

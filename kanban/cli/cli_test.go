@@ -73,9 +73,9 @@ func (s *testShell) checkFails(code int, message string, args ...string) {
 	}
 }
 
-// TestAWarningOfTheBoardIsSaidByTheCommand checks that the command prints a warning of the board to
+// TestACommandPrintsAWarningOfTheBoard checks that the command prints a warning of the board to
 // its error output.
-func TestAWarningOfTheBoardIsSaidByTheCommand(t *testing.T) {
+func TestACommandPrintsAWarningOfTheBoard(t *testing.T) {
 	s := newShell(t)
 	if err := os.Mkdir(filepath.Join(s.root, "kanban.db.init.lock"), 0o755); err != nil {
 		t.Fatal(err)

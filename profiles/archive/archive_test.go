@@ -266,7 +266,7 @@ func TestAHomeThatHoldsStillIsSentAsItIs(t *testing.T) {
 	}
 }
 
-func TestAnArchiveWithoutSecretsSaysSo(t *testing.T) {
+func TestAnArchiveWithoutSecretsIsMarked(t *testing.T) {
 	out, head, _ := exportHome(t, archive.Export{Home: newHome(t)})
 	names := head.LeftOut["secret"]
 	if slices.Sort(names); head.Secrets || !slices.Equal(names, []string{".env", ".ssh", "auth.json", "workspace/client_secret.json"}) {

@@ -322,9 +322,9 @@ func atEachOpen(t *testing.T, path string, do func(path string) error) {
 	})
 }
 
-// TestAnExportOfAllSaysWhichProfileItLacks checks that an export of all profiles fails if it can't
+// TestAnExportOfAllNamesTheMissingProfile checks that an export of all profiles fails if it can't
 // read one of them.
-func TestAnExportOfAllSaysWhichProfileItLacks(t *testing.T) {
+func TestAnExportOfAllNamesTheMissingProfile(t *testing.T) {
 	command, profiles := newVolume(t, t.TempDir())
 	writeFile(t, profiles+"/closed/SOUL.md", "soul")
 	must(0, os.Chmod(profiles+"/closed", 0o700))(t) // Root owns the directory, so the agent's user can't enter it.

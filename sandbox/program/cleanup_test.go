@@ -128,8 +128,8 @@ func TestNothingHappens(t *testing.T) {
 	})
 }
 
-// TestAnEngineThatTellsNothing checks that an engine without events is scanned once a minute.
-func TestAnEngineThatTellsNothing(t *testing.T) {
+// TestAnEngineWithoutEventsIsScanned checks that an engine without events is scanned once a minute.
+func TestAnEngineWithoutEventsIsScanned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &notifyingEngine{sendsNoEvents: true}
 		startCleanUp(t, q)

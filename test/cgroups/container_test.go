@@ -97,9 +97,9 @@ func TestAGatewayWithTooMuchMemoryEndsAlone(t *testing.T) {
 	})
 }
 
-// TestReadOnlyControlGroupsAreTold checks that hinit reports read-only control groups, measures
+// TestReadOnlyControlGroupsAreReported checks that hinit reports read-only control groups, measures
 // memory itself, and still counts the kernel's kills.
-func TestReadOnlyControlGroupsAreTold(t *testing.T) {
+func TestReadOnlyControlGroupsAreReported(t *testing.T) {
 	c := startContainer(t, options{
 		readOnly: true, agent: limits, profiles: map[string]string{"coder": "", "eater": "oom=200"},
 		config: "profiles: {coder: {priority: critical}, eater: {priority: critical, memory: {high: 0, max: 0}}}\n", limits: map[string]string{"memory.max": "100000000"},

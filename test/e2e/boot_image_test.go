@@ -90,9 +90,9 @@ func TestTheNewestImageEndsAFailedBoot(t *testing.T) {
 	}
 }
 
-// TestAReadOnlyVolumeIsSaidOnce checks that a read-only data volume causes one warning with the
+// TestAReadOnlyVolumeIsReportedOnce checks that a read-only data volume causes one warning with the
 // right reason.
-func TestAReadOnlyVolumeIsSaidOnce(t *testing.T) {
+func TestAReadOnlyVolumeIsReportedOnce(t *testing.T) {
 	image := requireHermes(t)
 	for name, mount := range map[string]string{"of root": "/opt/data:ro", "of another user": "/opt/data:ro,uid=1999"} {
 		r := docker("run", "--rm", "--label", runLabel, "--tmpfs", mount, image, "true")

@@ -33,7 +33,7 @@ const settle = 3 * time.Minute
 type container struct {
 	t      *testing.T
 	id     string
-	misses int // Number of consecutive unanswered calls of look.
+	misses int // Number of consecutive requests to the socket without an answer.
 }
 
 // setup describes a container, except for its command.

@@ -53,9 +53,9 @@ var stories = []kanban.Task{
 	{Body: "once vanish"},
 }
 
-// TestThreeProfilesWorkOffABoard runs tasks with links, failures and timeouts while it kills
+// TestThreeProfilesCompleteTheTasksOfABoard runs tasks with links, failures and timeouts while it kills
 // everything in turn. It then checks the board's report.
-func TestThreeProfilesWorkOffABoard(t *testing.T) {
+func TestThreeProfilesCompleteTheTasksOfABoard(t *testing.T) {
 	t.Parallel() // This test mostly waits, so it runs beside others.
 	b := newBoardContainer(t, "  max_in_progress: 8\n  max_in_progress_per_profile: 4\n  failure_limit: 5\n")
 	s := b.board()

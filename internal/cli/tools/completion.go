@@ -145,7 +145,8 @@ func candidatesFor(t *cli.Terminal, table []cli.Verb, words []string) (found []c
 // offerServices calls offer for each service of hinit. For a verb with several services, it also offers groups and the services
 // that a pattern matches. It offers gateway-NAME only after the user has typed a letter, because these names double the list.
 func offerServices(t *cli.Terminal, several bool, typed string, offer func(word, about string)) {
-	st, _ := withDeadline(time.Now().Add(completionTimeout), func() (client.Status, error) { return t.Status() }) // t.Status would wait longer
+	// t.Status alone would wait longer than a completion may.
+	st, _ := withDeadline(time.Now().Add(completionTimeout), func() (client.Status, error) { return t.Status() })
 	var matched []string
 	groups := make(map[string]int)
 	for i := range st.Services {

@@ -15,7 +15,7 @@ import (
 )
 
 // If two commands delete the same profile at the same time, the later one must say that there is no such profile.
-func TestADeletionThatComesSecondSaysThatTheProfileIsGone(t *testing.T) {
+func TestASecondDeletionReportsThatTheProfileIsGone(t *testing.T) {
 	home := t.TempDir()
 	if err := os.MkdirAll(filepath.Join(home, "profiles", "other"), 0o755); err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"hinit/supervisor"
 )
 
-func TestWarningsAreSaidOnceAndNotWithoutEnd(t *testing.T) {
+func TestWarningsAreReportedOnceAndLimited(t *testing.T) {
 	s := bootstatus.New()
 	if !s.AddWarning("a") || s.AddWarning("a") {
 		t.Error("a warning is new once")

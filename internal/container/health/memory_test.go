@@ -14,7 +14,7 @@ import (
 )
 
 // The crossing of a memory limit must be reported once, and the reason of the restart must contain the measured size.
-func TestALimitIsSaidOncePerCrossing(t *testing.T) {
+func TestALimitIsReportedOncePerCrossing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var mu sync.Mutex
 		var messages []string

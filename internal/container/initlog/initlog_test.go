@@ -14,7 +14,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-func TestAWarningIsSaidOnceAndKept(t *testing.T) {
+func TestAWarningIsPrintedOnceAndKept(t *testing.T) {
 	var out strings.Builder
 	var kept []string
 	v := New(func() io.Writer { return &out }, func(warning string) bool {

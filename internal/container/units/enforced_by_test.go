@@ -8,7 +8,7 @@ import (
 )
 
 // The status, doctor and the API must name the mechanism that enforces each limit in a container without its own control group.
-func TestWhatEnforcesALimitWithoutAControlGroupIsSaid(t *testing.T) {
+func TestStatusNamesWhatEnforcesALimitWithoutAControlGroup(t *testing.T) {
 	m, _, _ := newTestMaker(t, "")
 	processors := client.LimitedByHinit
 	if tuning.Processors() < 2 {

@@ -54,7 +54,7 @@ gateway-ü      down   0s     -    0         -       code 1 (crash), 0s ago  why
 }
 
 // Only a command that names the service may show its status text and settings.
-func TestStatusOfANamedServiceSaysMore(t *testing.T) {
+func TestStatusOfANamedServiceHasDetails(t *testing.T) {
 	st := client.Status{Services: []client.Service{{
 		Name: "api", State: "up", Ready: true, StatusText: "3 \u202e of 4",
 		Settings: []client.ConfigEntry{{Key: "nice", Value: 3}, {Key: "needs", Value: []string{"db"}}, {Key: "user", Value: "\x1bx"}},
@@ -70,7 +70,7 @@ func TestStatusOfANamedServiceSaysMore(t *testing.T) {
 	}
 }
 
-func TestStatusOfNothingSaysSo(t *testing.T) {
+func TestStatusWithoutServicesPrintsANotice(t *testing.T) {
 	if got := string(StatusTable(client.Status{}, Layout{})); !strings.HasSuffix(got, "\nno services\n") {
 		t.Errorf("got %q", got)
 	}
@@ -165,7 +165,7 @@ func testColours(t *testing.T) {
 	}
 }
 
-func TestTheStepsOfTheBootAreToldOnlyWhenAsked(t *testing.T) {
+func TestTheBootStepsAreShownOnlyOnRequest(t *testing.T) {
 	if got := string(StatusTable(longStatus(), Layout{})); strings.Contains(got, "boot:") {
 		t.Error(got)
 	}

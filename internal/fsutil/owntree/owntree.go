@@ -231,7 +231,7 @@ func (w *Walk) handleFile(in fsutil.SameMountOpener, parent int, name, path stri
 		return
 	}
 	switch {
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // another process has replaced it
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR: // another process has replaced the file by a directory
 	case w.hasLinksOutside(st) && w.CopyLinkedUID != 0 && st.Uid == w.CopyLinkedUID && st.Mode&unix.S_IFMT == unix.S_IFREG:
 		err := w.replaceByCopy(in, parent, name, st)
 		if w.stopError != nil {

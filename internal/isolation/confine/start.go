@@ -7,7 +7,7 @@ import (
 	"hinit/internal/entry/bare"
 )
 
-// Only the assembly calls begin.
+// Only assembly calls begin, so Go tools would report it as unused.
 var _ = begin
 
 // begin runs before the Go runtime: the assembly function hinit_bare calls it. PID 1 starts this program under the name

@@ -272,7 +272,7 @@ func TestWithoutInitNobodyListens(t *testing.T) {
 	}
 }
 
-func TestWhoMayNotIsToldSo(t *testing.T) {
+func TestAForbiddenClientIsRefusedAsByS6(t *testing.T) {
 	init := scanDir(t)
 	init.refuseErr = &client.Error{Kind: client.KindNotAllowed, Message: "only root and the agent's user may do that"}
 	for words, want := range map[string]output{

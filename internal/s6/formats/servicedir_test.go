@@ -57,7 +57,7 @@ func TestAServiceDirectoryIsReadAsItIsWritten(t *testing.T) {
 	}
 }
 
-func TestWhatCantBeUnderstoodIsToldAndHasNoEffect(t *testing.T) {
+func TestInvalidSettingsAreReportedAndIgnored(t *testing.T) {
 	got := ReadDefinition(fakeFiles{
 		"run": "", "timeout-finish": "soon", "timeout-kill": "-1", "down-signal": "SIGNIFICANT", "reload-signal": "",
 		"notification-fd": "0", "log": "a file", "max-death-tally": "many",

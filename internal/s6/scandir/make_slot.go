@@ -46,8 +46,8 @@ var errForeignDir = errors.New("a directory of that name defines another service
 
 const slotRetryDelay = time.Second
 
-// makeQueued makes the slot name if it is in the queue. A finished slot leaves the queue at the next publish. After a failure
-// the slot stays for another attempt; makeQueued returns only the first error of a slot.
+// makeQueued creates the directory of the slot called name, if the slot is in the queue. A finished slot leaves the queue at the
+// next publish. After a failure the slot stays for another attempt; makeQueued returns only the first error of a slot.
 func (s *Scanner) makeQueued(name string) error {
 	d, open := s.queue.get(name)
 	if !open {
@@ -253,7 +253,7 @@ type queue struct {
 
 	mu                sync.Mutex
 	items             []queueItem               // items in the order of processing
-	definitionsByName map[string]slotDefinition // definitions by name, of queued slots and of finished slots that are not yet published
+	definitionsByName map[string]slotDefinition // by slot name; of queued slots, and of finished slots that are not yet published
 }
 
 // queueItem is either the name of a slot to make, or a channel to close after all earlier items.

@@ -277,7 +277,7 @@ func TestTheKeyThatQuitsIsShown(t *testing.T) {
 	}
 }
 
-func TestSilenceIsSaid(t *testing.T) {
+func TestSilenceIsReported(t *testing.T) {
 	m := newTestModel(100, 20, threeServices())
 	m.Tick(noon.Add(model.MaxSilence))
 	if text := frameText(m.Frame()); strings.Contains(text, "not answering") {

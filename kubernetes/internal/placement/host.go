@@ -16,8 +16,8 @@ type Object struct {
 	Deleting   bool
 }
 
-// LocalState is the state of a profile on one host. hinit sees only live data, and can't start a gateway from data that was set aside
-// or received.
+// LocalState is the state of a profile on one host. hinit sees only live data, and can't start a gateway from data that was set
+// aside or received.
 type LocalState struct {
 	Live      bool   // Whether hinit can start the gateway from the data.
 	Aside     int64  // Assignment of the data that was set aside for another host; 0: none.
@@ -77,8 +77,8 @@ var stepNames = [...]string{
 // String implements [fmt.Stringer].
 func (s Step) String() string { return stepNames[s] }
 
-// Next returns the next step of the host me for one profile. o is nil if no object has the UID of the data. The rules are in
-// the table of the package comment.
+// Next returns the next step for one profile on the host called me. o is nil if no object has the UID of the data. The rules are
+// in the table of the package comment.
 func Next(me string, o *Object, l LocalState) Step {
 	switch {
 	case o == nil && l.Live:

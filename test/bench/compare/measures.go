@@ -57,7 +57,7 @@ const (
 type target struct {
 	measure, at string
 	limit       float64 // Limit of the figure.
-	of          string  // Candidate whose figure in the same rounds is multiplied by limit; "": limit is absolute.
+	of          string  // Candidate to compare with: the limit is a multiple of its figure in the same rounds. "": limit is absolute.
 	least       bool    // Whether the figure must be at least the limit; otherwise it must be at most the limit.
 	unit        string
 }

@@ -79,8 +79,8 @@ func (b *bench) measureBatch(i *instance, size int) error {
 // drainTime is how long zombies may stay before they count as left behind.
 const drainTime = 500 * time.Millisecond
 
-// awaitReaped waits until at most before zombies are left. It returns the duration and the number
-// of remaining zombies.
+// awaitReaped waits until there are no more zombies than before. It returns the duration and the
+// number of remaining zombies.
 func (i *instance) awaitReaped(before int) (time.Duration, int, error) {
 	begin := time.Now()
 	for {
