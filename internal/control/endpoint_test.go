@@ -208,6 +208,13 @@ func TestOrdersWaitedForEverWhenTheSocketWasLostInAReexecution(t *testing.T) {
 		t.Fatal("it cannot be left")
 	}
 	_ = left.File.Close() // the kernel gives no socket back
+	testkit.Until(t, "the old socket closed", func() bool {
+		c, err := net.Dial("unix", path)
+		if err == nil {
+			_ = c.Close()
+		}
+		return err != nil
+	})
 	if err := os.WriteFile(filepath.Join(filepath.Dir(path), orderFIFOName), []byte("status\n"), 0); err != nil {
 		t.Fatal(err)
 	}
