@@ -18,6 +18,7 @@ var unlimitedCallers = map[string]string{
 
 	"internal/tuning/limits.go":                     "the boot and Init, which takes the turn, of /proc and /sys",
 	"internal/watch/detach.go":                      "the goroutine that reports, once, of /proc",
+	"internal/watch/mounts.go":                      "the caller of Manager.Start, of /proc",
 	"internal/tuning/threads.go":                    "the boot, of /proc",
 	"shim/agentuser/agentuser.go":                   "the boot and the re-execution, of /proc, on an old kernel only",
 	"internal/tuning/memory.go":                     "the goroutine that reports, of /proc",

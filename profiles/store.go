@@ -40,6 +40,10 @@ func (w Warning) String() string { return w.Message }
 // again, because another volume may have replaced it. All methods may be called from several goroutines. They block on the disk
 // unless the comment says otherwise, so the supervisor's loop must not call them.
 type Store struct {
+	// CheckRoot is called with the root of the volume when a scan opens it. After an error, the scan can't use the volume. nil accepts
+	// every root. Set it before any call.
+	CheckRoot func(root *fsutil.Dir) error
+
 	root        string
 	marker      string
 	actor       *fsutil.Actor
@@ -103,7 +107,15 @@ func (s *Store) Exists(name string) (bool, error) {
 	return err == nil, err
 }
 
-func (s *Store) open() (*fsutil.Dir, error) { return fsutil.OpenDir(s.root, s.actor) }
+func (s *Store) open() (*fsutil.Dir, error) {
+	d, err := fsutil.OpenDir(s.root, s.actor)
+	if err == nil && s.CheckRoot != nil {
+		if err = s.CheckRoot(d); err != nil {
+			_ = d.Close()
+		}
+	}
+	return d, err
+}
 
 // withVolume opens the volume and calls fn with the agent's identity, so that several operations need only one change of
 // identity. fn must not use d in another goroutine, see [fsutil.Dir.WithIdentity].

@@ -23,6 +23,8 @@ type WatchOptions struct {
 	Notify func(Event)
 	// Known lists the profiles that the caller already knows from the boot. The watcher doesn't report them as Appeared.
 	Known []Profile
+	// Mounts receives after file systems were mounted or unmounted, see [watch.Mounts]. A nil channel never receives.
+	Mounts <-chan struct{}
 	// Poll is the time between full scans if inotify can't report all changes: on network and virtual file systems, and at the
 	// limits of inotify. Default 5 s.
 	Poll time.Duration
@@ -220,6 +222,8 @@ func (w *Watcher) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		select {
 		case <-ctx.Done():
+		case <-w.options.Mounts: // The volume may have been unmounted, or mounted again.
+			w.scheduleScanAll()
 		case ev, ok := <-w.inotify.Events:
 			if ok {
 				w.markChanged(ev)

@@ -121,6 +121,7 @@ func newContainer(start prepare.Input, sig *signals.Signals, procs *proc.Table) 
 		RemoveSlot: c.registry.RemoveSlot, DropProfiles: func() { c.gateways.DropRecords() }, TakeOver: c.takeOverVolume,
 		WarnAgents: func(line string) { agents.Warn("%s", line) },
 	}, c.loop, cfg.Home, agent.Actor, c.boot, cfg.Services[config.LeaseName].Enabled && route.HasProfiles())
+	c.store.CheckRoot = c.lease.CheckRoot
 	*c.preparer = prepare.Preparer{
 		Logger: c.Logger, AgentLogger: agents, Registry: c.registry, Status: c.boot, Units: c.units, Logs: c.logs, Store: c.store, Agent: agent,
 		Config: c.cfg.Load, RunPlan: c.runPlan.Load, Serves: c.lease.Serves, Started: c.startedAt,

@@ -102,7 +102,7 @@ func (m *Manager) Start(ctx context.Context, known []profiles.Profile) {
 	notify := func(e profiles.Event) { m.handleProfileEvent(ctx, e) }
 	watching, unwatch := context.WithCancel(ctx)
 	m.mu.Lock()
-	m.watcher.Watcher, m.watcher.cancel = m.Store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known}), unwatch
+	m.watcher.Watcher, m.watcher.cancel = m.Store.Watch(watching, profiles.WatchOptions{Notify: notify, Known: known, Mounts: watch.Mounts(watching)}), unwatch
 	if !m.watcher.stopped.IsZero() {
 		unwatch()
 	}

@@ -39,8 +39,11 @@ type Lock interface {
 	// serving the volume.
 	Acquire(ctx context.Context, busy func(holder func() Holder)) (lost <-chan error, err error)
 	// Check returns nil if services may start now, because the lock is held. After a pause of this process, Check fails until
-	// the next confirmation of the lock. It does not block.
+	// the next confirmation of the lock. After an error of CheckRoot, it fails until CheckRoot succeeds. It does not block.
 	Check() error
+	// CheckRoot returns an error if root, the directory that is now at the path of the volume, is not the locked directory. Then
+	// the volume was unmounted, or another one replaced it. CheckRoot may block as long as the disk does.
+	CheckRoot(root *fsutil.Dir) error
 	// HandOver returns the state for the program after a re-execution. It does not block.
 	HandOver() *Handover
 	// TakeOver makes the next Acquire continue with the lock that the program before a re-execution held. A nil old changes
@@ -81,6 +84,7 @@ type Volume struct {
 	mu          sync.Mutex
 	heldLock    Handover
 	lost        bool          // the lock was lost, so held must not be used
+	replaced    error         // the last result of CheckRoot
 	confirmedAt time.Duration // start of the last successful confirmation, by CLOCK_BOOTTIME
 
 	lastHolder    atomic.Pointer[Holder]
@@ -185,7 +189,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	}
 	v.writeHolderFile()
 	v.mu.Lock()
-	v.heldLock = h
+	v.heldLock, v.replaced = h, nil
 	v.mu.Unlock()
 	return nil
 }
@@ -221,7 +225,24 @@ func (v *Volume) releaseLost() {
 	}
 }
 
-// Check implements [Lock]. It fails if the lock was lost, or if its last confirmation is too old.
+// CheckRoot implements [Lock].
+func (v *Volume) CheckRoot(root *fsutil.Dir) (err error) {
+	v.mu.Lock()
+	locked := v.heldLock.Lock
+	v.mu.Unlock()
+	held, heldErr := locked.Stat() // fails without a lock
+	now, rootErr := root.Lstat(".")
+	if heldErr == nil && rootErr == nil && fsutil.IDOf(held) != fsutil.IDOf(now) {
+		err = fmt.Errorf("%q is another directory than the one that hinit has locked, so nothing starts there: mount the volume again, or restart the container to serve what is there now", v.home)
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.replaced = err
+	return err
+}
+
+// Check implements [Lock]. It fails if the lock was lost, if its last confirmation is too old, or if another directory has
+// replaced the locked one.
 func (v *Volume) Check() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -231,7 +252,7 @@ func (v *Volume) Check() error {
 	case v.heldLock.File != nil && age >= v.confirmEvery+v.confirmLimit+confirmGrace:
 		return fmt.Errorf("the lock of %q was last proved %v ago, and has to be proved first", v.home, age.Round(time.Second))
 	}
-	return nil
+	return v.replaced
 }
 
 // HandOver implements [Lock]. The state is empty if the lock was lost.

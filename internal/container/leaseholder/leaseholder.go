@@ -167,6 +167,10 @@ func (t *Lease) Check() error {
 	}
 }
 
+// CheckRoot returns an error if root, the directory that is now at the path of the volume, is not the directory that this init has
+// locked. Check then fails, too.
+func (t *Lease) CheckRoot(root *fsutil.Dir) error { return t.lock.CheckRoot(root) }
+
 // setWaiting sets the state to waiting, before the holder of the lock is known.
 func (t *Lease) setWaiting() {
 	t.setState(client.LeaseWaiting, fmt.Sprintf("cannot tell whether another hinit serves %q: %s has not answered yet", t.host.Config().Home, t.grantorName), nil)

@@ -82,10 +82,10 @@ type fakeLock struct {
 	checkErr     error // the value that Check returns
 }
 
-func (l *fakeLock) Check() error { return l.checkErr }
-
-func (l *fakeLock) HandOver() *lease.Handover { return &lease.Handover{} }
-func (l *fakeLock) TakeOver(*lease.Handover)  {}
+func (l *fakeLock) Check() error                { return l.checkErr }
+func (l *fakeLock) CheckRoot(*fsutil.Dir) error { return nil }
+func (l *fakeLock) HandOver() *lease.Handover   { return &lease.Handover{} }
+func (l *fakeLock) TakeOver(*lease.Handover)    {}
 
 func (l *fakeLock) Acquire(ctx context.Context, busy func(func() lease.Holder)) (<-chan error, error) {
 	if l.busy {
