@@ -19,7 +19,7 @@ func newRigWithLogger(t *testing.T) *rig {
 	r := newRig(t)
 	r.step(Add{Name: "log", Policy: new(drainingPolicy), Want: WantUp})
 	r.step(Spawned{"log", 50})
-	r.bringUp()
+	r.reachUp()
 	return r
 }
 
@@ -123,7 +123,7 @@ func TestALeaseIsGivenAwayOnlyWhenNothingElseIsAlive(t *testing.T) {
 	last.DrainSignal = 30
 	r.step(Add{Name: "lease", Policy: new(last), Want: WantUp})
 	r.step(Spawned{"lease", 50})
-	r.bringUp()
+	r.reachUp()
 	if got := r.actionsAfter(Shutdown{Reason: "asked"}); !slices.Equal(got, []string{"s"}) {
 		t.Fatalf("told to end: %v", got)
 	}

@@ -11,7 +11,7 @@ import (
 func TestEvictedFromEveryState(t *testing.T) {
 	for _, state := range States() {
 		r := newRig(t)
-		r.bringInto(state)
+		r.reachState(state)
 		alive := r.service().pid != 0 || r.service().leftover
 		got := r.step(Evict{Names: []string{"s", "unknown"}, Cause: CauseLease, Reason: "the lock is lost"})
 		if s := r.machine.services["s"]; (s != nil) != alive && state != Starting {
@@ -55,7 +55,7 @@ func TestEvictedFromEveryState(t *testing.T) {
 func TestALostLockKillsAtOnceWhileTheContainerStops(t *testing.T) {
 	r := newRig(t)
 	r.machine.ShutdownBudget = 2 * time.Minute
-	r.bringUp()
+	r.reachUp()
 	r.step(Shutdown{})
 	r.wantState(Stopping)
 	if got := r.step(Evict{Names: []string{"s"}, Cause: CauseLease, Reason: "the lock is lost"}); !slices.Equal(got, []string{"signaltree"}) {

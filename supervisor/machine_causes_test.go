@@ -8,7 +8,7 @@ import (
 
 func TestExitsAndRestartsAreCountedByCause(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	want := func(exits, restarted causeCounts) {
 		t.Helper()
 		if !slices.Equal(r.service().exits, exits) || !slices.Equal(r.service().restartCauses, restarted) {

@@ -9,7 +9,7 @@ import (
 func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 	for _, code := range []int{0, 1, 75, 78} {
 		r := newRig(t)
-		r.bringInto(Up)
+		r.reachState(Up)
 		r.step(Unhealthy{Name: "s", Run: r.service().number + 1, Answer: "of another run"})
 		r.wantState(Up)
 		r.step(Unhealthy{Name: "s", Run: r.service().number, Answer: "connection refused"})
@@ -29,7 +29,7 @@ func TestAFailedCheckRestartsWithItsAnswer(t *testing.T) {
 // After a long run, a failed check must restart the service without a delay, as a crash does.
 func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
 	r := newRig(t)
-	r.bringInto(Up)
+	r.reachState(Up)
 	r.now = r.now.Add(testPolicy.ResetAfter)
 	r.step(Unhealthy{Name: "s", Run: r.service().number})
 	r.exit(0)
@@ -39,7 +39,7 @@ func TestAHealthyLifeIsStartedAtOnceAfterAFailedCheck(t *testing.T) {
 // A failed check can park the service. If a client stops the service before its end, the service must stay down.
 func TestAFailedCheckCanPark(t *testing.T) {
 	r := newRig(t)
-	r.bringInto(Up)
+	r.reachState(Up)
 	r.step(Unhealthy{Name: "s", Run: r.service().number, Answer: "x", Park: true})
 	r.exit(0)
 	r.wantState(Parked)
@@ -47,7 +47,7 @@ func TestAFailedCheckCanPark(t *testing.T) {
 	r.wantState(Starting)
 
 	r = newRig(t)
-	r.bringInto(Up)
+	r.reachState(Up)
 	r.step(Unhealthy{Name: "s", Run: r.service().number, Answer: "x"})
 	r.step(Stop{"s"})
 	r.exit(0)

@@ -56,7 +56,7 @@ func TestARunTellsOfItself(t *testing.T) {
 func TestARunThatSaysItIsStopping(t *testing.T) {
 	t.Run("and ends", func(t *testing.T) {
 		r := newRig(t)
-		r.bringUp()
+		r.reachUp()
 		r.notify(NotifyMessage{Stopping: true})
 		r.wantState(Stopping)
 		r.exit(1)
@@ -67,7 +67,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	})
 	t.Run("and doesn't end", func(t *testing.T) {
 		r := newRig(t)
-		r.bringUp()
+		r.reachUp()
 		r.notify(NotifyMessage{Stopping: true})
 		r.advance(testPolicy.Grace)
 		r.wantState(Killing)
@@ -79,7 +79,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	})
 	t.Run("and is stopped", func(t *testing.T) {
 		r := newRig(t)
-		r.bringUp()
+		r.reachUp()
 		r.notify(NotifyMessage{Stopping: true})
 		r.step(Stop{"s"})
 		r.exit(1)
@@ -87,7 +87,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 	})
 	t.Run("while the container ends", func(t *testing.T) {
 		r := newRig(t)
-		r.bringUp()
+		r.reachUp()
 		r.notify(NotifyMessage{Stopping: true})
 		r.step(Shutdown{Reason: "test"})
 		r.advance(7500 * time.Millisecond)
@@ -100,7 +100,7 @@ func TestARunThatSaysItIsStopping(t *testing.T) {
 
 func TestMoreTimeToStop(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.notify(NotifyMessage{Extend: time.Hour})
 	r.step(Stop{"s"})
 	begin := r.now
@@ -123,7 +123,7 @@ func TestMoreTimeToStop(t *testing.T) {
 	r.wantState(Killing)
 
 	r = newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.step(Shutdown{Reason: "test"})
 	r.notify(NotifyMessage{Extend: time.Hour})
 	if left := r.service().deadline.Sub(r.now); left > 8*time.Second {

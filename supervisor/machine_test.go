@@ -62,8 +62,8 @@ func (r *rig) step(e Event) []string {
 
 func (r *rig) service() *service { return r.machine.services["s"] }
 
-// bringUp brings "s" into the state Up.
-func (r *rig) bringUp() {
+// reachUp brings "s" into the state Up.
+func (r *rig) reachUp() {
 	if r.service() == nil {
 		r.step(Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
 	} else {
@@ -94,8 +94,8 @@ func (r *rig) advance(d time.Duration) []string {
 	return r.step(Tick{})
 }
 
-// bringInto brings "s" into a state.
-func (r *rig) bringInto(state State) {
+// reachState brings "s" into a state.
+func (r *rig) reachState(state State) {
 	switch state {
 	case Down:
 		r.step(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
@@ -104,32 +104,32 @@ func (r *rig) bringInto(state State) {
 	case Starting:
 		r.step(Add{Name: "s", Policy: new(testPolicy), Want: WantUp})
 	case Up:
-		r.bringUp()
+		r.reachUp()
 	case Stopping:
-		r.bringUp()
+		r.reachUp()
 		r.step(Stop{"s"})
 	case Killing:
-		r.bringInto(Stopping)
+		r.reachState(Stopping)
 		r.advance(testPolicy.Grace)
 	case Finishing:
-		r.bringUp()
+		r.reachUp()
 		r.causeEvents("dies")
 		r.step(Spawned{"s", 1})
 	case Backoff:
-		r.bringUp()
+		r.reachUp()
 		r.exit(1)
 	case Parked:
-		r.bringUp()
+		r.reachUp()
 		r.exit(78)
 	case Failed:
-		r.bringInto(Starting)
+		r.reachState(Starting)
 		r.step(SpawnFailed{Name: "s", Error: "no", Permanent: true})
 	}
 	r.wantState(state)
 }
 
-// answerNoFinish answers that the service has no finish command.
-func (r *rig) answerNoFinish() {
+// reportNoFinishCommand answers that the service has no finish command.
+func (r *rig) reportNoFinishCommand() {
 	if r.service().state == Finishing {
 		r.service().pid = 0
 	}
@@ -149,10 +149,10 @@ func (r *rig) causeEvents(word string) []string {
 	case "spawned":
 		return r.step(Spawned{"s", 1})
 	case "spawnfail":
-		r.answerNoFinish()
+		r.reportNoFinishCommand()
 		return r.step(SpawnFailed{Name: "s", Error: "no"})
 	case "spawnbad":
-		r.answerNoFinish()
+		r.reportNoFinishCommand()
 		return r.step(SpawnFailed{Name: "s", Error: "no", Permanent: true})
 	case "crash":
 		return r.exit(1)
@@ -228,7 +228,7 @@ func TestTransitionTable(t *testing.T) {
 		listed[f[0]+" "+f[1]] = true
 		t.Run(f[0]+"/"+f[1], func(t *testing.T) {
 			r := newRig(t)
-			r.bringInto(State(f[0]))
+			r.reachState(State(f[0]))
 			got := r.causeEvents(f[1])
 			r.wantState(State(f[2]))
 			if want := f[3:]; !slices.Equal(got, want) {
@@ -249,7 +249,7 @@ func TestTransitionTable(t *testing.T) {
 				continue
 			}
 			r := newRig(t)
-			r.bringInto(state)
+			r.reachState(state)
 			if got := r.causeEvents(word); len(got) != 0 || r.service().state != state {
 				t.Errorf("%s %s: now %s, actions %v; the table has no such row", state, word, r.service().state, got)
 			}
@@ -259,7 +259,7 @@ func TestTransitionTable(t *testing.T) {
 
 func TestDelaysGrowAndAreForgottenAfterALongLife(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		r.exit(1)
 		if got := r.service().deadline.Sub(r.now); got != want*time.Second {
@@ -306,7 +306,7 @@ func TestTheFirstCrashAfterAHealthyLifeStartsAgainAtOnce(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			r.bringUp()
+			r.reachUp()
 			r.advance(c.life)
 			r.step(Exited{Name: "s", PID: r.service().pid, Code: c.code, Signal: c.signal, OOM: c.oom})
 			r.wantState(c.want)
@@ -319,7 +319,7 @@ func TestTheFirstCrashAfterAHealthyLifeStartsAgainAtOnce(t *testing.T) {
 
 func TestCrashLoopShowsAtTheFifthFastExit(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	for i := 1; i <= 5; i++ {
 		r.exit(1)
 		if got := r.service().inCrashLoop; got != (i == 5) {
@@ -337,14 +337,14 @@ func TestCrashLoopShowsAtTheFifthFastExit(t *testing.T) {
 
 func TestStartSkipsTheDelayAndCountsTheRestart(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	for range 20 {
 		r.step(Exited{Name: "s", PID: r.service().pid, Code: -1, Signal: sigKill})
 		r.wantState(Backoff)
 		if r.service().lastExit.Cause != CauseSignal {
 			t.Fatalf("cause %s", r.service().lastExit.Cause)
 		}
-		r.bringUp()
+		r.reachUp()
 	}
 	if r.service().restarts != 20 || r.service().inCrashLoop {
 		t.Errorf("restarts %d, crash loop %v", r.service().restarts, r.service().inCrashLoop)
@@ -353,7 +353,7 @@ func TestStartSkipsTheDelayAndCountsTheRestart(t *testing.T) {
 
 func TestStartOfARunningServiceForgetsItsFailures(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	for range 5 {
 		r.exit(1)
 		r.advance(r.service().deadline.Sub(r.now))
@@ -368,7 +368,7 @@ func TestStartOfARunningServiceForgetsItsFailures(t *testing.T) {
 
 func TestAnOperatorsRestartIsNoFailure(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.step(Restart{"s"})
 	r.wantState(Stopping)
 	if got := r.exit(1); !slices.Equal(got, []string{"spawn"}) {
@@ -383,7 +383,7 @@ func TestAnOperatorsRestartIsNoFailure(t *testing.T) {
 
 func TestStartDuringAStopWinsAndTheLastCommandCounts(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.step(Stop{"s"})
 	r.step(Start{"s"})
 	r.exit(0)
@@ -398,11 +398,11 @@ func TestStartDuringAStopWinsAndTheLastCommandCounts(t *testing.T) {
 
 func TestTheGraceOfAnEarlierStopNeverKillsALaterRun(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.step(Stop{"s"})
 	r.advance(29 * time.Second)
 	r.exit(0)
-	r.bringUp()
+	r.reachUp()
 	r.step(Stop{"s"})
 	if got := r.advance(2 * time.Second); len(got) != 0 {
 		t.Errorf("two seconds into the second stop: %v", got)
@@ -411,7 +411,7 @@ func TestTheGraceOfAnEarlierStopNeverKillsALaterRun(t *testing.T) {
 
 func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	if got := r.causeEvents("leftover"); !slices.Equal(got, []string{"signaltree"}) {
 		t.Fatalf("actions %v", got)
 	}
@@ -433,7 +433,7 @@ func TestLeftoversGetHalfASecondBetweenTermAndKill(t *testing.T) {
 func TestWhatForksAwayFromAKillIsKilledAgainSoon(t *testing.T) {
 	r := newRig(t)
 	for range 2 {
-		r.bringUp()
+		r.reachUp()
 		r.step(Stop{"s"})
 		r.advance(r.service().policy.Grace)
 		r.wantState(Killing)
@@ -469,7 +469,7 @@ func (r *rig) lastTreeSignal() Signal {
 func TestProcessesThatReturnAfterEachKillAreReported(t *testing.T) {
 	for _, more := range []int{0, 1} { // a process whose end the kernel delays does not fork, so it needs no warning
 		r := newRig(t)
-		r.bringUp()
+		r.reachUp()
 		r.step(Stop{"s"})
 		r.step(Exited{Name: "s", PID: r.service().pid, Leftover: true})
 		r.advance(leftoverGrace)
@@ -495,7 +495,7 @@ func TestProcessesThatReturnAfterEachKillAreReported(t *testing.T) {
 
 func TestTheEndOfAnOlderRunChangesNothing(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.causeEvents("leftover")
 	r.step(RunEnded{"s", r.service().number - 1})
 	r.wantState(Stopping)
@@ -503,7 +503,7 @@ func TestTheEndOfAnOlderRunChangesNothing(t *testing.T) {
 
 func TestExitsThatAskForARestartCantSpin(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	for range maxQuickRestarts {
 		r.exit(75)
 		r.wantState(Starting)
@@ -526,7 +526,7 @@ func TestExitsThatAskForARestartCantSpin(t *testing.T) {
 
 func TestParkedComesBackOnlyWhenItsInputsChangeOrSomeoneAsks(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.exit(78)
 	r.wantState(Parked)
 	if got := r.service().lastExit.Cause; got != CauseConfig {
@@ -542,7 +542,7 @@ func TestParkedComesBackOnlyWhenItsInputsChangeOrSomeoneAsks(t *testing.T) {
 // would restart in an endless loop.
 func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		r.exit(78)
 		r.wantState(Parked)
@@ -571,7 +571,7 @@ func TestAGatewayThatChangesItsInputsAtEachStartWaitsLikeOneThatCrashes(t *testi
 // An operator's edit some seconds after a failed start must start the service at once, however often it happens.
 func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	for range 20 {
 		r.exit(78)
 		r.now = r.now.Add(2 * time.Second)
@@ -587,7 +587,7 @@ func TestAnEditAfterAMomentStartsAtOnce(t *testing.T) {
 
 func TestExitZeroNobodyAskedForRestarts(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.exit(0)
 	r.wantState(Backoff)
 	if got := r.service().lastExit.Cause; got != CauseClean {
@@ -597,7 +597,7 @@ func TestExitZeroNobodyAskedForRestarts(t *testing.T) {
 
 func TestATakeoverParksAndIsNotAFailure(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.exit(0)
 	r.step(CorrectCause{"s", r.service().number, CauseReplaced})
 	r.wantState(Parked)
@@ -608,7 +608,7 @@ func TestATakeoverParksAndIsNotAFailure(t *testing.T) {
 
 func TestTailIsKeptWithItsExitOnly(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.exit(1)
 	first := r.service().lastExit
 	r.step(LastLines{"s", first.Run, []string{"boom"}})
@@ -626,7 +626,7 @@ func TestTailIsKeptWithItsExitOnly(t *testing.T) {
 
 func TestRemoveStopsThenForgets(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	if got := r.step(Remove{"s"}); !slices.Equal(got, []string{"signal"}) {
 		t.Errorf("actions %v", got)
 	}
@@ -643,7 +643,7 @@ func TestRemoveStopsThenForgets(t *testing.T) {
 
 func TestStartDoesNotBringBackWhatIsBeingRemoved(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.step(Remove{"s"})
 	r.step(Start{"s"})
 	r.exit(0)
@@ -654,7 +654,7 @@ func TestStartDoesNotBringBackWhatIsBeingRemoved(t *testing.T) {
 
 func TestRemovedAndBackBeforeItWasDown(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.step(Remove{"s"})
 	r.step(Add{Name: "s", Policy: new(testPolicy), Want: WantDown})
 	r.exit(0)
@@ -712,7 +712,7 @@ func TestTheLastCommandDuringAFinishCommandCountsWhenItEnds(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := newRig(t)
-			r.bringInto(Finishing)
+			r.reachState(Finishing)
 			for _, e := range c.do {
 				if got := r.step(e); len(got) != 0 {
 					t.Errorf("%T does %v while the finish command runs", e, got)
@@ -732,7 +732,7 @@ func TestTheLastCommandDuringAFinishCommandCountsWhenItEnds(t *testing.T) {
 
 func TestAFinishCommandThatSaysNeverAgainLeavesItDownUntilSomeoneAsks(t *testing.T) {
 	r := newRig(t)
-	r.bringInto(Finishing)
+	r.reachState(Finishing)
 	r.exit(125)
 	r.wantState(Down)
 	if v := r.service().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown || !v.StaysDown || !strings.Contains(v.Reason, "125") {
@@ -751,7 +751,7 @@ func TestAFinishCommandThatHangsIsKilledAfterItsTime(t *testing.T) {
 		want string
 	}{{ScopeTree, "signaltree"}, {ScopeMain, "signal"}, {ScopeGroup, "signalgroup"}} {
 		r := newRig(t)
-		r.bringInto(Finishing)
+		r.reachState(Finishing)
 		p := finishingPolicy
 		p.KillScope = c.kill
 		r.step(Add{Name: "s", Policy: new(p)})
@@ -778,7 +778,7 @@ func TestAFinishCommandThatHangsIsKilledAfterItsTime(t *testing.T) {
 func TestABrokenFinishCommandIsReportedAndAMissingOneIsNot(t *testing.T) {
 	for code, said := range map[int]bool{127: false, 126: true} {
 		r := newRig(t)
-		r.bringUp()
+		r.reachUp()
 		r.causeEvents("dies")
 		r.actions = nil
 		r.step(SpawnFailed{Name: "s", Error: "it has no legs", Code: code, Permanent: true})
@@ -942,7 +942,7 @@ func TestWhatASparingServiceLeavesBehindIsLeftAlone(t *testing.T) {
 func TestOneRunIsNotRepeated(t *testing.T) {
 	for _, from := range []State{Down, Backoff, Parked, Failed} {
 		r := newRig(t)
-		r.bringInto(from)
+		r.reachState(from)
 		r.step(RunOnce{"s"})
 		r.spawned()
 		if v := r.service().snapshot(&unit{Unit: &Unit{}}); v.Want != WantDown {
@@ -957,7 +957,7 @@ func TestOneRunIsNotRepeated(t *testing.T) {
 		r.wantState(Down)
 	}
 	r := newRig(t)
-	r.bringInto(Waiting)
+	r.reachState(Waiting)
 	r.step(RunOnce{"s"})
 	r.step(NeedMet{"boot"})
 	r.spawned()
@@ -975,7 +975,7 @@ func TestOneRunIsNotRepeated(t *testing.T) {
 func TestARunningServiceThatIsNoLongerWantedEndsByItself(t *testing.T) {
 	for _, e := range []Event{RunOnce{"s"}, StayDown{"s"}} {
 		r := newRig(t)
-		r.bringUp()
+		r.reachUp()
 		if got := r.step(e); len(got) != 0 {
 			t.Errorf("%T does %v", e, got)
 		}
@@ -983,7 +983,7 @@ func TestARunningServiceThatIsNoLongerWantedEndsByItself(t *testing.T) {
 		r.wantState(Up)
 		r.exit(1)
 		r.wantState(Down)
-		r.bringUp()
+		r.reachUp()
 		r.step(e)
 		r.step(Start{"s"})
 		r.exit(1)
@@ -993,7 +993,7 @@ func TestARunningServiceThatIsNoLongerWantedEndsByItself(t *testing.T) {
 
 func TestAPauseLastsUntilItGoesOnOrEnds(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	paused := func(want bool) {
 		t.Helper()
 		if v := r.service().snapshot(&unit{Unit: &Unit{}}); v.Paused != want || v.State == Up && !v.Ready {
@@ -1009,7 +1009,7 @@ func TestAPauseLastsUntilItGoesOnOrEnds(t *testing.T) {
 	paused(false)
 	r.step(Pause{"s", false})
 	paused(false)
-	r.bringUp()
+	r.reachUp()
 	r.step(Pause{"s", false})
 	r.actions = nil
 	r.step(Stop{"s"})
@@ -1021,7 +1021,7 @@ func TestAPauseLastsUntilItGoesOnOrEnds(t *testing.T) {
 
 func TestAnOperatorsSignalLeavesTheWantAndIsNoFailure(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	for range 10 {
 		if got := r.step(SignalMain{"s", sigKill, false}); !slices.Equal(got, []string{"signal"}) {
 			t.Fatalf("actions %v", got)
@@ -1056,7 +1056,7 @@ func TestSignalZeroIsTheOneThatStopsIt(t *testing.T) {
 
 func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	for signal, wakes := range map[int]bool{sigTerm: true, sigInt: true, sigHup: true, sigQuit: true, 10: false, sigStop: false} {
 		r.actions = nil
 		r.step(ForwardSignal{"s", signal})
@@ -1068,7 +1068,7 @@ func TestAForwardedSignalThatEndsReachesAPausedProcess(t *testing.T) {
 
 func TestTheEndOfTheContainerIsNoWishOfAnOperator(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.step(Add{Name: "t", Policy: new(testPolicy), Want: WantUp})
 	r.step(Spawned{"t", 50})
 	r.step(Stop{"t"})
@@ -1085,7 +1085,7 @@ func TestTheEndOfTheContainerIsNoWishOfAnOperator(t *testing.T) {
 
 func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.exit(0)
 	run := r.service().number
 	r.actions = nil
@@ -1105,7 +1105,7 @@ func TestAnExitThatIsExplainedLaterIsRecordedAgain(t *testing.T) {
 
 func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.exit(1)
 	r.actions = nil
 	r.step(CorrectCause{"s", r.service().number, CauseOperator})
@@ -1122,7 +1122,7 @@ func TestAGatewayWhoseProfileWasTakenAwayHasNotCrashed(t *testing.T) {
 
 func TestReadinessIsAnnouncedOrFollowsUp(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	if !r.service().ready {
 		t.Error("a service without readiness of its own is not ready while up")
 	}
@@ -1194,7 +1194,7 @@ func TestShutdownStopsAllInParallelAndEndsWithTheLast(t *testing.T) {
 
 func TestAStubbornServiceIsKilledWithinTheBudget(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	start := r.now
 	r.step(Shutdown{Reason: "asked"})
 	var killed time.Duration
@@ -1221,7 +1221,7 @@ func TestAStubbornServiceIsKilledWithinTheBudget(t *testing.T) {
 
 func TestASecondShutdownKillsNow(t *testing.T) {
 	r := newRig(t)
-	r.bringUp()
+	r.reachUp()
 	r.step(Shutdown{Reason: "asked"})
 	if got := r.step(Shutdown{Reason: "again"}); !slices.Contains(got, "signaltree") || r.lastTreeSignal().Signal != sigKill {
 		t.Errorf("actions %v", got)
@@ -1317,7 +1317,7 @@ func TestOnlyTheEarliestDeadlineIsAskedFor(t *testing.T) {
 	if _, ok := r.machine.Deadline(); ok {
 		t.Error("an empty machine wants to be woken")
 	}
-	r.bringUp()
+	r.reachUp()
 	if at, ok := r.machine.Deadline(); ok {
 		t.Errorf("a healthy service wants to be woken at %v", at)
 	}

@@ -97,7 +97,7 @@ func measure(b *testing.B, empty, full *volume) {
 		}
 		time.Sleep(100 * time.Millisecond)
 	}
-	if wrong := full.foreign(b); wrong > 0 {
+	if wrong := full.countForeignFiles(b); wrong > 0 {
 		b.Errorf("%d files are not the agent's", wrong)
 	}
 }
@@ -166,8 +166,8 @@ func (v *volume) reset(tb testing.TB) {
 	syscall.Sync() // Sync waits for the disk, because writing the data later would slow down the measurement.
 }
 
-// foreign counts the files that the agent does not own, except for SOUL.md, which the host may own.
-func (v *volume) foreign(tb testing.TB) int {
+// countForeignFiles counts the files that the agent does not own, except for SOUL.md, which the host may own.
+func (v *volume) countForeignFiles(tb testing.TB) int {
 	tb.Helper()
 	n := 0
 	if err := filepath.WalkDir(v.home, func(path string, e fs.DirEntry, err error) error {

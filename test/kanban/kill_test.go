@@ -13,8 +13,8 @@ import (
 	"hinit/kanban"
 )
 
-// onlyProcess returns the single matching process.
-func (b *boardContainer) onlyProcess(what string, match func(cmdline, environ string) bool) (pid int) {
+// findOneProcess returns the single matching process.
+func (b *boardContainer) findOneProcess(what string, match func(cmdline, environ string) bool) (pid int) {
 	b.Helper()
 	b.await(what, func() bool {
 		pids := b.outside(match)
@@ -35,9 +35,9 @@ func TestWorkersOutliveTheirDispatcher(t *testing.T) {
 	defer s.Close()
 	release := filepath.Join(b.dir, "home", "release")
 	id := b.create(s, kanban.Task{Title: "long", Assignee: "coder", Body: "await " + release + "\nfail"})
-	worker := b.onlyProcess("a worker", isWorker)
+	worker := b.findOneProcess("a worker", isWorker)
 	for range 2 {
-		old := b.onlyProcess("the dispatcher", isDispatcher)
+		old := b.findOneProcess("the dispatcher", isDispatcher)
 		b.check(syscall.Kill(old, syscall.SIGKILL))
 		b.await("another dispatcher", func() bool {
 			pids := b.outside(isDispatcher)
@@ -75,7 +75,7 @@ func TestTheEndOfTheContainerCountsNoFailure(t *testing.T) {
 	b := newBoardContainer(t, "")
 	s := b.board()
 	id := b.create(s, kanban.Task{Title: "long", Assignee: "ops", Body: "sleep 60s"})
-	b.onlyProcess("a worker", isWorker)
+	b.findOneProcess("a worker", isWorker)
 	b.await("its pid to be written down", func() bool {
 		t, err := s.Task(b.Context(), id)
 		return err == nil && t.WorkerPID != 0

@@ -36,7 +36,7 @@ func TestReclaimWhilePID1StandsStill(t *testing.T) {
 		task, err := s.Task(b.Context(), first)
 		return err == nil && task.Status == kanban.Done
 	})
-	pid := b.onlyProcess("the dispatcher", isDispatcher)
+	pid := b.findOneProcess("the dispatcher", isDispatcher)
 	before := sockets(pid)
 	b.check(b.cmd.Process.Signal(syscall.SIGSTOP))
 	t.Cleanup(func() { _ = b.cmd.Process.Signal(syscall.SIGCONT) }) // The signal fails if PID 1 has ended.

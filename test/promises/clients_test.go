@@ -38,8 +38,8 @@ func (b *testContainer) sendRaw(text string) net.Conn {
 	return c
 }
 
-// hammer requests the status many times concurrently.
-func (b *testContainer) hammer(n int) {
+// requestStatusConcurrently requests the status many times concurrently.
+func (b *testContainer) requestStatusConcurrently(n int) {
 	b.t.Helper()
 	var all sync.WaitGroup
 	for range n {

@@ -320,7 +320,7 @@ func TestNoMoreProcesses(t *testing.T) {
 		for _, name := range names[:10] {
 			b.check(b.sendCommand("restart", name))
 		}
-		b.hammer(100)
+		b.requestStatusConcurrently(100)
 		b.check(b.commandAndAwait("stop", "bomb"))
 		for _, name := range names {
 			within(t, patience, b.checkState(name, client.StateUp))

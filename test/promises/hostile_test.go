@@ -23,7 +23,7 @@ func TestHostileClients(t *testing.T) {
 	names := b.profiles(20, sleeper)
 	b.boot()
 	b.startAndAwait(names...)
-	b.hammer(50) // PID 1 now has its working memory for clients.
+	b.requestStatusConcurrently(50) // PID 1 now has its working memory for clients.
 	before := b.usage()
 	garbage := []string{
 		"\x00\xff\x16\x03\x01 nonsense\r\n\r\n", strings.Repeat("A", 1<<20), "GET / HTTP/1.1\r\nHost: x\r\nX: " + strings.Repeat("x", 64<<10),

@@ -315,7 +315,7 @@ services:
 `, ran)
 	two := newTestContainer(t, setup{stageConfig: stageConfig{Host: "c1"}, config: one.config})
 	one.check(os.WriteFile(one.path("hinit.yaml"), fmt.Appendf(nil, baseConfig+one.config, one.uid, built.agent, one.agent), 0o644))
-	freeze, thaw := one.freezable()
+	freeze, thaw := one.useFreezableVolume()
 	two.home = one.home
 	freeze()
 	for _, b := range []*testContainer{one, two} {

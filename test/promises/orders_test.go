@@ -26,9 +26,9 @@ const (
 	fiThaw   = 0xc0045878
 )
 
-// freezable gives a container its own volume, which can be frozen like with fsfreeze(8). Writers
+// useFreezableVolume gives a container its own volume, which can be frozen like with fsfreeze(8). Writers
 // block until the thaw.
-func (b *testContainer) freezable() (freeze, thaw func()) {
+func (b *testContainer) useFreezableVolume() (freeze, thaw func()) {
 	b.t.Helper()
 	image := b.path("image")
 	b.check(os.WriteFile(image, nil, 0o600), os.Truncate(image, 32<<20))
@@ -86,7 +86,7 @@ func TestOrdersAroundAFrozenVolume(t *testing.T) {
 	parallelMeasurement(t)
 	requireRoot(t)
 	b := newTestContainer(t, setup{config: quick})
-	freeze, thaw := b.freezable()
+	freeze, thaw := b.useFreezableVolume()
 	b.profile("a", sleeper)
 	b.boot()
 	b.startAndAwait("a")
@@ -146,7 +146,7 @@ func TestEveryRouteAnswersOnAFrozenVolume(t *testing.T) {
 	parallelMeasurement(t)
 	requireRoot(t)
 	b := newTestContainer(t, setup{config: quick})
-	freeze, thaw := b.freezable()
+	freeze, thaw := b.useFreezableVolume()
 	names := []string{"a", "b", "c", "d", "e"}
 	for _, name := range names {
 		b.profile(name, sleeper)

@@ -260,7 +260,7 @@ func TestAReexecAsTheAgentsUserSurvivesAForkBomb(t *testing.T) {
 	b.check(b.sendCommand("start", "bomb"))
 	rounds := shortOrFull(3, 50)
 	for range rounds {
-		b.crowded(limit)
+		b.awaitCrowdedCgroup(limit)
 		b.reexec()
 	}
 	b.check(b.commandAndAwait("stop", "bomb"), b.checkState(names[0], client.StateUp)(), b.allMove())
@@ -370,11 +370,11 @@ func (b *testContainer) full() {
 	b.check(err)
 	limit, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	b.check(err)
-	b.crowded(limit)
+	b.awaitCrowdedCgroup(limit)
 }
 
-// crowded waits until the control group is at most one below its limit of processes and threads.
-func (b *testContainer) crowded(limit int) {
+// awaitCrowdedCgroup waits until the control group is at most one below its limit of processes and threads.
+func (b *testContainer) awaitCrowdedCgroup(limit int) {
 	b.t.Helper()
 	within(b.t, patience, func() error {
 		if n := b.pids(b.Cgroup); n < limit-1 {

@@ -132,7 +132,7 @@ func (d *soakContainer) restUsage(holds func(usage, int) error) restingUsage {
 // performEvents performs the given number of events on the profiles.
 func (d *soakContainer) performEvents(part uint64, events int) {
 	d.t.Helper()
-	kill, end := d.killer()
+	kill, end := d.startKiller()
 	defer end()
 	target := d.events.Load() + int64(events)
 	var workers sync.WaitGroup
@@ -196,8 +196,8 @@ func (d *soakContainer) shortLivedProfile() {
 	d.count(err)
 }
 
-// killer starts a process that kills others by their PID in the container. end stops it.
-func (b *testContainer) killer() (kill func(inner int), end func()) {
+// startKiller starts a process that kills others by their PID in the container. end stops it.
+func (b *testContainer) startKiller() (kill func(inner int), end func()) {
 	b.t.Helper()
 	cmd := exec.Command("nsenter", "-t", strconv.Itoa(b.cmd.Process.Pid), "-p", "-m", "--", "sh", "-c", "while read -r p; do kill -KILL $p; done")
 	in, err := cmd.StdinPipe()

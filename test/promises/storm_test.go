@@ -34,7 +34,7 @@ func TestFiftyClientsAtOnce(t *testing.T) {
 	var clients sync.WaitGroup
 	stop := make(chan struct{})
 	watched := make(chan error, 1)
-	go func() { watched <- b.neverTwice(names, stop) }()
+	go func() { watched <- b.checkNoDuplicates(names, stop) }()
 	for i := range 50 {
 		random := rand.New(rand.NewPCG(*seed, uint64(i)))
 		clients.Go(func() {
@@ -147,8 +147,8 @@ func (b *testContainer) checkOneProcess(name string) error {
 	return nil
 }
 
-// neverTwice returns an error if it sees two processes of one service.
-func (b *testContainer) neverTwice(names []string, stop <-chan struct{}) error {
+// checkNoDuplicates returns an error if it sees two processes of one service.
+func (b *testContainer) checkNoDuplicates(names []string, stop <-chan struct{}) error {
 	for {
 		select {
 		case <-stop:

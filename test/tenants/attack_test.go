@@ -35,9 +35,9 @@ type target struct {
 
 // attack is one attempt of a tenant. A nil error means success.
 type attack struct {
-	name   string
-	ofNone bool // Whether the attack also succeeds without isolation.
-	try    func(f target) error
+	name               string
+	succeedsUnisolated bool // Whether the attack also succeeds without isolation.
+	try                func(f target) error
 }
 
 // openBefore are the attacks that stay open in all modes until a version of Landlock closes them; 0 means that none does.

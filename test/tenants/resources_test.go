@@ -52,8 +52,8 @@ type resource struct {
 	// stopped is the cause with which hinit then stops the attacker, in such modes.
 	stopped string
 	never   []string // Modes in which hinit does not limit the resource.
-	// relieved are the modes in which hinit protects the victim's share while the attacker is still active.
-	relieved []string
+	// protectedModes are the modes in which hinit protects the victim's share while the attacker is still active.
+	protectedModes []string
 }
 
 var (
@@ -145,7 +145,7 @@ var resources = []resource{
 	},
 	{
 		name: "processors", exhaust: exhaustProcessors, attempt: checkProcessorShare,
-		exhaustedMessage: "cpu.weight in a control group; else hinit, within seconds: it runs on fewer processors", open: everyMode, limit: "cpu.weight", relieved: []string{"user"},
+		exhaustedMessage: "cpu.weight in a control group; else hinit, within seconds: it runs on fewer processors", open: everyMode, limit: "cpu.weight", protectedModes: []string{"user"},
 	},
 	{
 		name: "the container's log", exhaust: floodLog, attempt: printLine, check: checkPrinted,

@@ -88,12 +88,12 @@ func (c *container) starve(t *testing.T, r resource, want string) (word, how str
 	c.awaitExhauster(t, 1, "b")
 	c.begun = time.Now()
 	if r.limit == "cpu.weight" {
-		defer c.weighSessions("0")
+		defer c.setSessionNice("0")
 	}
 	defer c.recover(t)
 	how = c.request(t, "a", r.name)
 	if r.limit == "cpu.weight" {
-		c.weighSessions("19")
+		c.setSessionNice("19")
 	}
 	taken := how == "done"
 	open := taken && r.attempt == nil && r.check == nil
@@ -110,7 +110,7 @@ func (c *container) starve(t *testing.T, r resource, want string) (word, how str
 		return fmt.Sprintf("%s, for %s, until hinit", how, time.Since(c.begun).Round(100*time.Millisecond))
 	}
 	for deadline := time.Now().Add(patience); open && want == "held" && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
-		if note := c.service(t, name(0)).Problem; strings.HasPrefix(note, "processors: ") && c.confined() {
+		if note := c.service(t, name(0)).Problem; strings.HasPrefix(note, "processors: ") && c.attackerIsConfined() {
 			return "held", fmt.Sprintf("%s has acted: %s; then %s", after(), note, c.request(t, "b", r.name))
 		}
 		how = c.request(t, "b", r.name) // The victim still lacks the resource.
@@ -127,8 +127,8 @@ func (c *container) starve(t *testing.T, r resource, want string) (word, how str
 	return "closed", how
 }
 
-// confined reports whether the attacker's processes can't use all processors.
-func (c *container) confined() bool {
+// attackerIsConfined reports whether the attacker's processes can't use all processors.
+func (c *container) attackerIsConfined() bool {
 	var st unix.Stat_t
 	if unix.Stat(filepath.Join(c.dir, "home", "profiles", name(0)), &st) != nil {
 		return false
@@ -142,9 +142,9 @@ func (c *container) confined() bool {
 	})
 }
 
-// weighSessions sets the nice value of all gateways' sessions (sched(7), autogroup), so that the
+// setSessionNice sets the nice value of all gateways' sessions (sched(7), autogroup), so that the
 // gateways compete only with each other.
-func (c *container) weighSessions(nice string) {
+func (c *container) setSessionNice(nice string) {
 	namespace, _ := os.Readlink(fmt.Sprintf("/proc/%d/ns/pid", c.pid))
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range all {
@@ -232,7 +232,7 @@ func starveAll(t *testing.T, mode string, s setup) map[string]string {
 			if r.stopped != "" && !slices.Contains(r.never, mode) {
 				want = "stopped"
 			}
-			if slices.Contains(r.relieved, mode) {
+			if slices.Contains(r.protectedModes, mode) {
 				want = "held"
 			}
 		}

@@ -29,14 +29,14 @@ type rsyslog struct {
 	*webContainer
 	program, driver string
 	port            string
-	lives           int
+	starts          int
 	cmd             *exec.Cmd
 }
 
 // start starts the next rsyslog process, on the same port.
 func (r *rsyslog) start() {
 	r.Helper()
-	r.lives++
+	r.starts++
 	port := r.port
 	if port == "" {
 		port = "0"
@@ -45,16 +45,16 @@ func (r *rsyslog) start() {
 	if r.driver != "" {
 		stream = fmt.Sprintf(`StreamDriver.Name=%q StreamDriver.Mode="1" StreamDriver.AuthMode="anon"`, r.driver)
 	}
-	conf := r.write(fmt.Sprintf("rsyslog-%d.conf", r.lives), fmt.Sprintf(`
+	conf := r.write(fmt.Sprintf("rsyslog-%d.conf", r.starts), fmt.Sprintf(`
 global(workDirectory="$DIR" DefaultNetstreamDriverCAFile="$DIR/ca.pem" DefaultNetstreamDriverCertFile="$DIR/cert.pem" DefaultNetstreamDriverKeyFile="$DIR/key.pem")
 main_queue(queue.type="Direct")
 module(load="imtcp" %s)
 template(name="whole" type="string" string="%%app-name%%|%%msgid%%|%%structured-data%%|%%timestamp:::date-rfc3339%%|%%msg%%\n")
 input(type="imtcp" address="127.0.0.1" port=%q listenPortFileName="$DIR/port")
 action(type="omfile" file="$DIR/received-%d" template="whole")
-`, stream, port, r.lives))
-	r.cmd, _ = r.webContainer.start(r.program, "-n", "-f", conf, "-i", fmt.Sprintf("%s/pid-%d", r.dir, r.lives))
-	if r.lives > 1 {
+`, stream, port, r.starts))
+	r.cmd, _ = r.webContainer.start(r.program, "-n", "-f", conf, "-i", fmt.Sprintf("%s/pid-%d", r.dir, r.starts))
+	if r.starts > 1 {
 		return // rsyslog writes no port file if the port is given.
 	}
 	testkit.Until(r.T, "rsyslog listens", func() bool {
@@ -77,7 +77,7 @@ func (r *rsyslog) sockets() (n int) {
 
 // received returns all complete lines that all processes received.
 func (r *rsyslog) received() (lines []string) {
-	for life := range r.lives {
+	for life := range r.starts {
 		text, _ := os.ReadFile(fmt.Sprintf("%s/received-%d", r.dir, life+1))
 		for line := range strings.Lines(string(text)) {
 			if whole, is := strings.CutSuffix(line, "\n"); is {

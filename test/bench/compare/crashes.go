@@ -17,13 +17,13 @@ const healthyLife = 62 * time.Second
 // measureCrashes measures M3: the time from the kill of a service until it is started again. It does so with the shortest delay that
 // each candidate allows, and with its default for the first crash after a healthy life.
 func (b *bench) measureCrashes() error {
-	if err := b.crashesAt("restart", true, upTime, b.runs+2); err != nil || b.quick {
+	if err := b.measureCrashesAt("restart", true, upTime, b.runs+2); err != nil || b.quick {
 		return err
 	}
-	return b.crashesAt(asDelivered, false, healthyLife, 1)
+	return b.measureCrashesAt(asDelivered, false, healthyLife, 1)
 }
 
-func (b *bench) crashesAt(at string, fast bool, life time.Duration, rounds int) error {
+func (b *bench) measureCrashesAt(at string, fast bool, life time.Duration, rounds int) error {
 	g, err := startCandidates(b, "M3", candidatesOf[supervisor](b), 1, fast)
 	defer g.kill()
 	if err != nil {

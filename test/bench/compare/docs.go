@@ -20,7 +20,7 @@ func (b *bench) writeDocs(dir string, r result) error {
 	}
 	sheets := b.sheets()
 	for _, s := range sheets {
-		if p, ok := s.picture(); ok && !slices.Contains(withoutTable, s.id) {
+		if p, ok := s.plotOf(); ok && !slices.Contains(withoutTable, s.id) {
 			if err := os.WriteFile(filepath.Join(dir, imageOf(s.id)), []byte(p.svg()), 0o644); err != nil {
 				return err
 			}
@@ -36,8 +36,8 @@ func imageOf(measure string) string {
 	return "img/bench-" + strings.ReplaceAll(strings.ToLower(measure), " ", "-") + ".svg"
 }
 
-// picture returns the plot of a measure over the number of services, if it has one.
-func (s measureTable) picture() (plot, bool) {
+// plotOf returns the plot of a measure over the number of services, if it has one.
+func (s measureTable) plotOf() (plot, bool) {
 	p := plot{title: s.title, unit: s.unit}
 	for _, r := range s.rows {
 		l := line{name: r.name, bold: r.name == hinitName}
@@ -143,7 +143,7 @@ func (b *bench) page(sheets []measureTable, r result) string {
 		}
 		writeColumns(&w, rows)
 		w.WriteString("```\n")
-		if _, ok := s.picture(); ok {
+		if _, ok := s.plotOf(); ok {
 			fmt.Fprintf(&w, "\n![Plot](%s)\n", imageOf(s.id))
 		}
 	}

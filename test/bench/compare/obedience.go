@@ -39,7 +39,7 @@ func (b *bench) measureStopSignals() error {
 		if p.name() == loopName {
 			continue
 		}
-		took, told, err := b.obey(p, n, false)
+		took, told, err := b.measureStops(p, n, false)
 		if err != nil {
 			if err := b.drop(p, "M10", err); err != nil {
 				return err
@@ -51,7 +51,7 @@ func (b *bench) measureStopSignals() error {
 		if p.name() != hinitName {
 			continue // Other peers wait for ever, or for ten seconds.
 		}
-		if took, told, err = b.obey(p, n, true); err != nil {
+		if took, told, err = b.measureStops(p, n, true); err != nil {
 			return err
 		}
 		b.figures.add("M10 check", "told beside a stubborn one", p.name(), float64(told))
@@ -60,7 +60,7 @@ func (b *bench) measureStopSignals() error {
 	return nil
 }
 
-func (b *bench) obey(p supervisor, n int, stubborn bool) (time.Duration, int, error) {
+func (b *bench) measureStops(p supervisor, n int, stubborn bool) (time.Duration, int, error) {
 	s, err := b.newSite(n)
 	if err != nil {
 		return 0, 0, err

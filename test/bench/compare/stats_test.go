@@ -171,7 +171,7 @@ func newMeasuredBench() *bench {
 func TestPlotIsWellFormed(t *testing.T) {
 	drawn := 0
 	for _, s := range newMeasuredBench().sheets() {
-		p, ok := s.picture()
+		p, ok := s.plotOf()
 		if !ok {
 			continue
 		}

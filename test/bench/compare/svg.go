@@ -57,8 +57,8 @@ func (s axisScale) position(v float64) float64 {
 	return s.from + (math.Log10(v)-math.Log10(s.low))/(math.Log10(s.high)-math.Log10(s.low))*(s.to-s.from)
 }
 
-// decades returns the powers of ten in the range.
-func (s axisScale) decades() []float64 {
+// powersOfTen returns the powers of ten in the range.
+func (s axisScale) powersOfTen() []float64 {
 	var all []float64
 	for e := math.Ceil(math.Log10(s.low) - 1e-9); e <= math.Log10(s.high)+1e-9; e++ {
 		all = append(all, math.Pow(10, e))
@@ -94,7 +94,7 @@ func (p plot) svg() string {
 <rect width="100%%" height="100%%" fill="#ffffff"/>
 <text x="%d" y="24" font-size="16" fill="#222222">%s</text>
 `, plotWidth, plotHeight, frameLeft, html.EscapeString(p.title))
-	for _, v := range y.decades() {
+	for _, v := range y.powersOfTen() {
 		fmt.Fprintf(&w, `<path d="M%d %.1fH%d" stroke="#dddddd"/><text x="%d" y="%.1f" text-anchor="end" fill="#555555">%s</text>`+"\n",
 			frameLeft, y.position(v), frameRight, frameLeft-8, y.position(v)+4, tickLabel(v))
 	}

@@ -34,9 +34,9 @@ func (b *bench) present(only string) []logger {
 			return r.filter("svlogd", "-tt", r.logs)
 		}},
 		{name: "supervisord, file, no timestamps", program: "supervisord", start: (*run).supervisord},
-		{name: "ceiling: read and write", start: func(r *run) error { return r.bare("copy") }},
-		{name: writerAlone, start: func(r *run) error { return r.bare("discard") }},
-		{name: "ceiling: splice", start: func(r *run) error { return r.bare("splice") }},
+		{name: "ceiling: read and write", start: func(r *run) error { return r.startBare("copy") }},
+		{name: writerAlone, start: func(r *run) error { return r.startBare("discard") }},
+		{name: "ceiling: splice", start: func(r *run) error { return r.startBare("splice") }},
 	}
 	return slices.DeleteFunc(all, func(l logger) bool {
 		if !strings.Contains(l.name, only) {
@@ -92,7 +92,7 @@ func (r *run) filter(argv ...string) error {
 	return r.pipeline(exec.Command(argv[0], argv[1:]...))
 }
 
-func (r *run) bare(how string) error {
+func (r *run) startBare(how string) error {
 	cmd := exec.Command(r.bench.self, filepath.Join(r.logs, "current"))
 	cmd.Env = append(os.Environ(), roleVar+"="+how)
 	return r.pipeline(cmd)
