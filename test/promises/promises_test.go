@@ -116,6 +116,7 @@ func promises() []promise {
 			tests: []string{
 				"test/promises.TestThreadsOfPID1AreAConstant", "test/promises.TestRootActsAtALimitThatIsReached", "test/promises.TestNoMoreProcesses",
 				"test/promises.TestTenThousandEmptyDirectories", "test/promises.TestNoMoreMemory", "test/promises.TestAVolumeFullOfNamesDoesNotKillPID1AtEachBoot",
+				"test/promises.TestALimitThatEndsTheGoRuntimeIsNamed", "test/promises.TestAPodWithFewProcessNumbersIsServed",
 			},
 			attempted: "{calls at the limit} calls at the limit of processes on a hanging volume, with {threads} threads; {orders at the limit} " +
 				"orders without a free process number; {memory kills} processes killed for memory; {names on a volume} files with the longest " +
