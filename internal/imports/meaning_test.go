@@ -214,6 +214,7 @@ func TestAFileOfVariablesLostAgainstTheUnit(t *testing.T) {
 
 // The import of a file of a megabyte with a mistake in each line must end within a minute.
 func TestAFileOfMistakesEndsSoon(t *testing.T) {
+	testkit.SkipIfShort(t)
 	for name, text := range map[string]string{
 		"supervisord.conf":     "[program:a]\ncommand=x\n[program:b]\n" + strings.Repeat("x\n", 400_000),
 		"unit.service":         "[Service]\nExecStart=x\n" + repeatFormat(11_000, "Odd%d=1\n"),

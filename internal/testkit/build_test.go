@@ -11,6 +11,7 @@ import (
 
 // All test binaries of one run must share one build of each program.
 func TestBuiltOnceForAll(t *testing.T) {
+	SkipIfShort(t)
 	dir, before, all := t.TempDir(), sharedDir, programs
 	defer func() { sharedDir, programs = before, all }()
 	sharedDir = t.TempDir()
