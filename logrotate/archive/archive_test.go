@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"hinit/internal/fsutil"
+	"hinit/internal/testkit"
 )
 
 func TestNextArchiveAlwaysAscends(t *testing.T) {
@@ -77,6 +78,7 @@ func TestAFIFOInThePlaceOfALogDirectoryHoldsNobodyUp(t *testing.T) {
 // TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts checks that an agent's many files with
 // names of archives are removed in parts. Removing all at once would delay other logs.
 func TestFilesOfTheAgentWithNamesOfArchivesAreRemovedInParts(t *testing.T) {
+	testkit.SkipIfShort(t)
 	l := List{Dir: t.TempDir()}
 	begin := time.Unix(1e9, 0)
 	const planted = maxListedArchives + 500
