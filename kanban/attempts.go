@@ -216,8 +216,8 @@ var (
 	pullRequestPattern = regexp.MustCompile(`https://github\.com/[^/\s]+/[^/\s]+/pull/\d+`)
 )
 
-// The names of the reasons for which the respawn guard ([pass.holdReason]) holds back a ready task. They appear in events and
-// in the output of commands.
+// The names of the reasons for which the respawn guard ([boardPass.holdReason]) holds back a ready task. They appear in events
+// and in the output of commands.
 const (
 	guardRateLimit = "rate_limit_cooldown"
 	guardAuth      = "blocker_auth"
@@ -229,11 +229,11 @@ const (
 )
 
 // rateLimitedText is stored as the last failure of a task whose worker has reached a quota. Reaching a quota is not a
-// failure: the task only waits for the cooldown. [pass.holdReason] must recognise this text, because its word "quota"
+// failure: the task only waits for the cooldown. [boardPass.holdReason] must recognise this text, because its word "quota"
 // otherwise looks like a problem with credentials. Such a problem would hold the task back until an operator acts.
 const rateLimitedText = "exited rate-limited (quota wall)"
 
-// endedAttempt is an attempt that has ended. [pass.retryTime] computes from it when the next attempt may start.
+// endedAttempt is an attempt that has ended. [boardPass.retryTime] computes from it when the next attempt may start.
 type endedAttempt struct {
 	Task     string
 	Run      int64

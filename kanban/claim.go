@@ -128,7 +128,7 @@ type claimRelease struct {
 	payload         jsonObject
 	outcome         string     // Value for the columns outcome and status of the run.
 	reason          string     // Value for the column error of the run.
-	resultList      *[]string  // List in [Result] to which the task's ID is added; nil: none.
+	resultList      *[]string  // List in [TickResult] to which the task's ID is added; nil: none.
 	countsAsFailure bool       // Whether the release counts as a failure of the task.
 	limitOverride   int        // Failure limit for this release, in place of the dispatcher's; 0: none.
 	gaveUpMembers   jsonObject // Additional members of the event gave_up, which is added at the failure limit.

@@ -323,13 +323,13 @@ type TaskFilter struct {
 	Limit             int    // Maximum number of tasks; 0: no limit.
 }
 
-// sortOrders maps each value of [Filter.Sort] to its SQL order.
+// sortOrders maps each value of [TaskFilter.Sort] to its SQL order.
 var sortOrders = map[string]string{
 	"": "priority DESC", "priority": "priority DESC", "priority-desc": "priority", "created": "created_at", "created-desc": "created_at DESC, rowid DESC",
 	"due": "due_at IS NULL, due_at", "status": "status", "assignee": "assignee", "title": "title", "updated": "started_at DESC NULLS LAST, created_at DESC",
 }
 
-// SortOrders returns the valid values of [Filter.Sort], for a command's help.
+// SortOrders returns the valid values of [TaskFilter.Sort], for a command's help.
 func SortOrders() []string { return slices.Sorted(maps.Keys(sortOrders))[1:] }
 
 // Tasks lists tasks. Tasks that are equal in the selected order are listed oldest first.

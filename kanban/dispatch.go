@@ -278,8 +278,8 @@ func (p *boardPass) assignDefault(task string) bool {
 	return mine && err == nil
 }
 
-// claimAndStart claims a task and starts its worker. It does nothing if [pass.holdReason] holds the task back, or if processes
-// of an earlier attempt can't be ended.
+// claimAndStart claims a task and starts its worker. It does nothing if [boardPass.holdReason] holds the task back, or if
+// processes of an earlier attempt can't be ended.
 func (p *boardPass) claimAndStart(r startCandidate, from Status) error {
 	reason, until, err := p.holdReason(r.ID, from)
 	if err != nil {

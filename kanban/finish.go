@@ -238,7 +238,7 @@ func (t *writeTx) addEvent(task string, run int64, kind string, payload jsonObje
 	t.exec("INSERT INTO task_events (task_id, run_id, kind, payload, created_at) VALUES (?, ?, ?, ?, ?)", task, nilIfZero(run), kind, text, t.now)
 }
 
-// runResult holds the values that [tx.closeRun] stores in a run.
+// runResult holds the values that [writeTx.closeRun] stores in a run.
 type runResult struct {
 	outcome, err      string
 	summary, metadata string

@@ -102,7 +102,7 @@ func (p *boardPass) departedDeadline(w *observedTask) int64 {
 	return at
 }
 
-// endDepartedWorkers ends the workers whose attempt is over and whose [pass.departedDeadline] has passed.
+// endDepartedWorkers ends the workers whose attempt is over and whose [boardPass.departedDeadline] has passed.
 func (p *boardPass) endDepartedWorkers() error {
 	due, stay := lo.FilterReject(p.livingDeparted, func(w *observedTask, _ int) bool { return p.departedDeadline(w) <= p.now })
 	p.livingDeparted = append(stay, p.terminateDeparted(due)...)

@@ -74,8 +74,8 @@ func (l *lineSplitter) keepUnfinished(rest []byte) {
 	}
 }
 
-// tooLong reports whether any line in whole is longer than max. It searches newlines backwards in steps of max bytes, so it
-// doesn't look at every line.
+// tooLong reports whether any line in whole is longer than maxLine. It searches newlines backwards in steps of maxLine bytes, so
+// it doesn't look at every line.
 func (l *lineSplitter) tooLong(whole []byte) bool {
 	for len(whole) > l.maxLine+1 {
 		i := bytes.LastIndexByte(whole[:l.maxLine+1], '\n')

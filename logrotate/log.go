@@ -30,7 +30,7 @@ type Log struct {
 	counters counters
 	limiter  rateLimiter
 	secrets  atomic.Pointer[redact.Secrets] // Secrets to hide on the console; nil: none.
-	watcher  atomic.Pointer[func([]byte)]   // Function registered by [Log.Watch]; nil: none.
+	watcher  atomic.Pointer[func([]byte)]   // Function registered by [Log.SetWatcher]; nil: none.
 }
 
 type counters struct {

@@ -219,7 +219,7 @@ func (s *stream) read(fd uintptr) bool {
 	return true
 }
 
-// runShortCall does an operation on a pipe that never blocks. A turn of [blocking.Short] limits how many threads the pumps
+// runShortCall does an operation on a pipe that never blocks. A turn of [blocking.ShortCalls] limits how many threads the pumps
 // occupy at a time.
 func runShortCall(do func() error) error { return blocking.Do(blocking.ShortCalls, do) }
 

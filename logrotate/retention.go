@@ -41,7 +41,7 @@ type Limits struct {
 	Rate int
 }
 
-// defaultLimits are the limits of a log until [Log.Limit] is called.
+// defaultLimits are the limits of a log until [Log.SetLimits] is called.
 var defaultLimits = Limits{MaxSize: 1_000_000, Archives: 10}
 
 // SetLimits sets the limits of the log, at once. Logs that use the same file share the limits that were set last, except Rate.

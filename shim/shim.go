@@ -60,7 +60,7 @@ type options struct {
 //   - If the command is for an isolated profile, root becomes "hinit shell" of that profile's gateway. It has the gateway's user,
 //     isolation, directory and variables, and of the caller's variables only TERM, LANG and LC_*.
 //   - Otherwise root becomes the agent's user. PID 1 has written the uid, gid and groups into a file; without it, /etc and the
-//     container's variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.Path]). Working
+//     container's variables decide. HOME is HERMES_REAL_HOME or /opt/data, and PATH is the agent's ([agentuser.AgentPath]). Working
 //     directory, stdin, stdout, stderr, terminal and limits stay as they are. Descriptors from 3 up are closed, and /dev/tty is
 //     given up if a root shell could read it ([identity.LeaveTerminal]). If the shim can't drop root, the code is 126.
 //
@@ -180,7 +180,7 @@ func (o *options) becomeAgent(env []string) (home string, err error) {
 	return u.Home, nil
 }
 
-// usePublishedIDs sets the ids of u to the ids in text, the content of [account.IDsFile]. A text about another user than
+// usePublishedIDs sets the ids of u to the ids in text, the content of [account.AgentIDsFile]. A text about another user than
 // userName does not change u.
 func usePublishedIDs(u *account.User, text, userName string) {
 	f := strings.Split(text, "\n")

@@ -52,10 +52,10 @@ func (a Agent) RunsAs(cred *proc.Cred) bool {
 }
 
 // PublishIDs writes two files to the runtime directory dir, for programs that can't read hinit.yaml, such as the exec shim and
-// the status page. [account.IDsFile] has agent.user, uid, gid and groups, each on its own line. [account.IsolatedFile] lists the
-// isolated profiles. If the agent's user is hinit's own, PublishIDs writes no AgentIDsFile, and an IsolatedProfilesFile only
-// while profiles are isolated. Only hinit's user can write dir and the files. PublishIDs does nothing if dir is "". It calls warn
-// if the shim looks in another directory. It may block on the disk.
+// the status page. [account.AgentIDsFile] has agent.user, uid, gid and groups, each on its own line.
+// [account.IsolatedProfilesFile] lists the isolated profiles. If the agent's user is hinit's own, PublishIDs writes no
+// AgentIDsFile, and an IsolatedProfilesFile only while profiles are isolated. Only hinit's user can write dir and the files.
+// PublishIDs does nothing if dir is "". It calls warn if the shim looks in another directory. It may block on the disk.
 func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format string, args ...any)) error {
 	if dir == "" {
 		return nil
@@ -81,7 +81,7 @@ func (a Agent) PublishIDs(dir string, cfg *config.Config, warn func(format strin
 	return replace(account.AgentIDsFile, fmt.Sprintf("%s\n%d\n%d\n%s\n", cfg.Agent.User, a.User.UID, a.User.GID, strings.Trim(fmt.Sprint(a.User.Groups), "[]")))
 }
 
-// isolatedText returns the content of [account.IsolatedFile].
+// isolatedText returns the content of [account.IsolatedProfilesFile].
 func isolatedText(cfg *config.Config) string {
 	lines := []string{}
 	if cfg.Isolation.IsIsolated() {

@@ -353,9 +353,9 @@ func configuredSocket(env Env) string {
 	return file.Control.Socket
 }
 
-// ReadIsolatedFile returns the content of [account.IsolatedFile] beside the control socket. The hinit that listens on the socket
-// has written this file. If no profile is isolated, the content is "". An abstract socket has no directory, so the result is an
-// error. ReadIsolatedFile may block on the disk.
+// ReadIsolatedFile returns the content of [account.IsolatedProfilesFile] beside the control socket. The hinit that listens on the
+// socket has written this file. If no profile is isolated, the content is "". An abstract socket has no directory, so the result
+// is an error. ReadIsolatedFile may block on the disk.
 func ReadIsolatedFile(socket string) (string, error) {
 	if !strings.HasPrefix(socket, "/") {
 		return "", fmt.Errorf("cannot list the isolated profiles: the control socket %q has no directory; mount a tmpfs on /run", socket)

@@ -22,8 +22,8 @@ import (
 // numbers m). Other sequences could, for example, change the clipboard or the title of the terminal.
 var harmlessSequences = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\t|\x1b\[[0-9;:]{0,61}m`) })
 
-// EscapeOutput escapes one line of a program's output for a terminal. Unlike [show.Line], it keeps tabs and colours. At the end of
-// the line it resets the colour, so that the next line is not coloured.
+// EscapeOutput escapes one line of a program's output for a terminal. Unlike [show.EscapeLine], it keeps tabs and colours. At the
+// end of the line it resets the colour, so that the next line is not coloured.
 func EscapeOutput(line string) string {
 	if strings.IndexByte(line, '\t') < 0 && strings.IndexByte(line, '\x1b') < 0 {
 		return show.EscapeLine(line)
@@ -86,8 +86,8 @@ func TerminalWriter(w io.Writer) (out io.Writer, end func()) {
 	return lines, func() { _, _ = w.Write(EscapeLines(lines.unfinishedLine)) } // the terminal may have been closed
 }
 
-// EscapeJSON replaces characters that could control a terminal by \u sequences. They are the characters that [show.Line] escapes.
-// The JSON document keeps its meaning.
+// EscapeJSON replaces characters that could control a terminal by \u sequences. They are the characters that [show.EscapeLine]
+// escapes. The JSON document keeps its meaning.
 func EscapeJSON(doc []byte) []byte {
 	if !slices.ContainsFunc(doc, func(c byte) bool { return c >= 0x7f }) {
 		return doc
@@ -122,8 +122,8 @@ func WriteJSON(w io.Writer, v any, indent string) error {
 }
 
 // EscapedWriter is a writer that escapes text for a terminal, except for line ends. Each write must contain whole lines, or whole
-// cells of a table. Pass a name that an agent can choose through [show.Line] or [show.Name] first, because it may contain a line
-// end.
+// cells of a table. Pass a name that an agent can choose through [show.EscapeLine] or [show.EscapeName] first, because it may
+// contain a line end.
 type EscapedWriter struct{ io.Writer }
 
 // Write implements io.Writer.

@@ -69,7 +69,7 @@ type Agent struct {
 
 // DeafDetection configures how hinit finds deaf gateways: gateways that are up but process no messages.
 type DeafDetection struct {
-	Action      string        `key:"action,short" is:"oneof report restart off"` // [OnReport], [OnRestart] or [DeafDetectionOff]; a profile may set its own
+	Action      string        `key:"action,short" is:"oneof report restart off"` // [OnFailureReport], [OnFailureRestart] or [DeafDetectionOff]; a profile may set its own
 	MinSilence  time.Duration `key:"after" is:"atleast 1s"`                      // time without processed messages after which a gateway may be deaf
 	CheckPeriod time.Duration `key:"period" is:"atleast 100ms"`                  // time between two checks of all gateways
 }

@@ -32,7 +32,7 @@ func Main(argv0 string, args []string) int {
 }
 
 // RunServicesOnly is an init that supervises only the services of a configuration file. If file is "", it looks in the usual
-// places, see [prepare.ServicesOnly]. It blocks until the services have been stopped, and returns the exit code. The calling
+// places, see [prepare.FromFile]. It blocks until the services have been stopped, and returns the exit code. The calling
 // goroutine must be locked to the main thread, as for [Main].
 func RunServicesOnly(file string) int {
 	return runOffMainThread(func() (prepare.Input, int, bool) { return prepare.FromFile(file) })

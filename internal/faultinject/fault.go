@@ -2,7 +2,7 @@
 //
 // Packages call its functions around each system call that tests want to fail. These packages are internal/proc,
 // internal/fsutil, logrotate and the watcher of profiles. [BeforeCall] can replace the call with an error or delay it.
-// [AllowedBytes] can shorten a write. [After] can end the process as if it had been killed at that moment. In a binary built
+// [AllowedBytes] can shorten a write. [AfterCall] can end the process as if it had been killed at that moment. In a binary built
 // without the tag "faults", such as every released binary, these functions do nothing.
 //
 // With the tag, the environment variable HINIT_FAULTS contains the path of a file of rules, which is read again whenever it

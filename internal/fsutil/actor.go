@@ -40,7 +40,7 @@ func ProcessActor() *Actor {
 
 // NewActor returns an actor for id. The actor switches to id only if the process is root, id is another user, and a trial
 // succeeds. The trial fails without CAP_SETUID or CAP_SETGID, and in a user namespace that lacks id. Otherwise the actor keeps
-// the identity of the process; [Actor.Switches] then returns false.
+// the identity of the process; [Actor.SwitchesIdentity] then returns false.
 func NewActor(id Identity) *Actor {
 	id.Groups = append([]uint32(nil), id.Groups...)
 	a := &Actor{id: id}
@@ -68,8 +68,8 @@ func (a *Actor) Identity() Identity { return a.id }
 // SwitchesIdentity reports whether Do switches to another identity.
 func (a *Actor) SwitchesIdentity() bool { return a.switchesIdentity }
 
-// Do calls fn with the actor's identity and returns its error. fn may block, and may panic. Do may be called inside Do, unless the
-// actor comes from [Actor.Limited].
+// Do calls fn with the actor's identity and returns its error. fn may block, and may panic. Do may be called inside Do, unless
+// the actor comes from [Actor.WithPool].
 //
 // While fn runs, the goroutine is locked to its thread. Only the file-system uid and gid and the supplementary groups of this
 // thread change (setfsuid(2)). The thread also lacks root's capabilities for files (capabilities(7), "Effect of user ID changes on

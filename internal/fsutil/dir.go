@@ -292,8 +292,8 @@ type ID struct {
 func IDOf(info fs.FileInfo) ID { return ID{Stat(info).Dev, Stat(info).Ino} }
 
 // ConnectSocket connects to the Unix socket rel. It returns a non-blocking stream socket, which refuses file descriptors if the
-// kernel can do that. The caller closes it after [blocking.Drain]. A link, or anything but a socket, is an error. If the server's
-// queue is full, the error wraps EAGAIN; Connect doesn't wait.
+// kernel can do that. The caller closes it after [blocking.DrainSocket]. A link, or anything but a socket, is an error. If the
+// server's queue is full, the error wraps EAGAIN; Connect doesn't wait.
 func (d *Dir) ConnectSocket(rel string) (fd int, err error) {
 	fd = -1
 	err = d.withComponents("connect to", rel, func(names []string) error {

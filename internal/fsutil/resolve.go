@@ -174,8 +174,8 @@ func retryEINTR(fn func() error) error {
 // EINTR.
 func closeFD(fd int) { _ = unix.Close(fd) }
 
-// OpenSubdirSameMount is [Dir.Sub], but returns [ErrMount] if rel is on another mount than d. It doesn't wait for the server of
-// that mount.
+// OpenSubdirSameMount is [Dir.OpenSubdir], but returns [ErrMount] if rel is on another mount than d. It doesn't wait for the
+// server of that mount.
 func (d *Dir) OpenSubdirSameMount(rel string) (*Dir, error) {
 	return d.openSubdir(rel, func(names []string) (int, error) { return d.openTree(names, unix.O_PATH|unix.O_DIRECTORY, false) })
 }

@@ -58,7 +58,7 @@ func ParallelStarts(setting string) (first, spare int) {
 // When all threads are busy or blocked in the kernel, the Go runtime makes a new one, and crashes the process if it can't. A
 // thread needs a process number, so a service that uses up the container's process numbers could crash PID 1. Therefore
 // MakeThreads makes as many threads as can ever be needed: for goroutines that compute, for calls that may block (see
-// [blocking.Turns]), and the reserve. The runtime reuses threads and never ends them.
+// [blocking.TotalTurns]), and the reserve. The runtime reuses threads and never ends them.
 //
 // After a re-execution, most and maxProcessors are the numbers of threads and processors of the old program. The new program
 // must not exceed them. In a new container, both are 0.

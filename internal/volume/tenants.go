@@ -81,7 +81,7 @@ func FirstUID(uids config.UIDs, name string) uint32 {
 
 // OwnersOf returns the uid of each tenant, see assignUIDs, and the present owner of each home, both by profile. d is the
 // directory of the homes; it may act with the agent's identity. The profile last gets a uid even without a home, and is the
-// last to keep a uid that several homes share. A directory with more than [fsutil.MaxNames] names is an error. So is a home
+// last to keep a uid that several homes share. A directory with more than [fsutil.MaxDirNames] names is an error. So is a home
 // that is renamed during the call, because it could look like two homes with the same owner.
 func OwnersOf(o boot.Options, d *fsutil.Dir, last string) (tenants, homes map[string]uint32, err error) {
 	homes = make(map[string]uint32)

@@ -25,7 +25,8 @@ import (
 
 // Options selects the lines that [Read] emits.
 type Options struct {
-	// Dir is the log directory: it holds [archive.Current] and the archives. Neither Dir nor a file in it may be a symbolic link.
+	// Dir is the log directory: it holds [archive.CurrentFile] and the archives. Neither Dir nor a file in it may be a symbolic
+	// link.
 	Dir string
 	// LastLines is the number of last lines to emit, counted over the current file and the archives; -1 means all.
 	LastLines int

@@ -307,8 +307,8 @@ func (r *reader) dropLines(b []byte) []byte {
 	return b
 }
 
-// isCompressedFormOf reports whether f was compressed from the given file, by the field [packer.Origin] and the time in the gzip
-// header. The inode number alone says too little: after the original was removed, a new file often gets the same number.
+// isCompressedFormOf reports whether f was compressed from the given file, by the field [packer.OriginField] and the time in the
+// gzip header. The inode number alone says too little: after the original was removed, a new file often gets the same number.
 func isCompressedFormOf(f *os.File, file os.FileInfo) bool {
 	z, err := gzip.NewReader(f)
 	return err == nil && bytes.Equal(z.Extra, packer.OriginField(file)) && z.ModTime.Unix() == file.ModTime().Unix()
@@ -323,8 +323,8 @@ func open(d archive.Dir, base string) (f *os.File, err error) {
 	return f, err
 }
 
-// openArchive opens an archive, compressed or not, whichever exists. name has no suffix [archive.Packed]. packed tells that the
-// opened file is compressed.
+// openArchive opens an archive, compressed or not, whichever exists. name has no suffix [archive.PackedSuffix]. packed tells that
+// the opened file is compressed.
 func openArchive(d archive.Dir, name string) (f *os.File, packed bool, err error) {
 	for i, form := range archive.FileNames(name) {
 		f, err = open(d, form)

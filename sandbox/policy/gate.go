@@ -40,7 +40,7 @@ type Gate struct {
 	Program string // path of a statically linked hinit-sandbox-helper, which contains the gate program
 
 	fillLock sync.Mutex // Serialises filling the volume.
-	listLock sync.Mutex // Serialises lists of containers, see [Gate.list].
+	listLock sync.Mutex // Serialises lists of containers, see [Gate.listContainers].
 
 	volume atomic.Pointer[string]   // Name of the volume; nil until the volume has the program.
 	root   atomic.Pointer[RootMode] // Result of the last [Gate.DetermineRootMode].
@@ -77,7 +77,7 @@ func (g *Gate) recordOf(id string, users int32) *gateRecord {
 }
 
 // DetermineRootMode asks the engine how it maps root in containers to users of the machine. It returns the resulting RootMode,
-// and stores it for [Gate.Root].
+// and stores it for [Gate.KnownRootMode].
 func (g *Gate) DetermineRootMode(ctx context.Context, engine sandbox.Engine, p Policy) (RootMode, error) {
 	info, err := engine.Info(ctx)
 	if err != nil {
@@ -243,7 +243,7 @@ func hasProgram(ctx context.Context, engine sandbox.FullEngine, id string, progr
 // gateTimeout limits how long a container may wait at its gate, not counting the time to copy files into it.
 const gateTimeout = 20 * time.Second
 
-// gateConn is a connection to the gate program in a container, see [gate.Check].
+// gateConn is a connection to the gate program in a container, see [gate.ServeCheck].
 type gateConn struct {
 	sandbox.Attachment
 	lines *bufio.Reader
@@ -378,7 +378,7 @@ func (g *Guarded) checkMounts(ctx context.Context, c sandbox.Container, q *gateC
 	return err
 }
 
-// sendGo tells the gate program to open the gate. It returns the program's answer, see [gate.Check].
+// sendGo tells the gate program to open the gate. It returns the program's answer, see [gate.ServeCheck].
 func (q *gateConn) sendGo() (answer string, err error) {
 	if _, err := io.WriteString(q, gate.VerdictGo); err != nil {
 		return "", err

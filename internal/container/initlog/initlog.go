@@ -1,8 +1,8 @@
 // Package initlog writes the messages of PID 1 itself: as lines in the container log, and as warnings that the status shows
 // too.
 //
-// Only [Stderr] waits for a reader of the console, for a second at most. Each warning is written once. The package owns a goroutine
-// that writes the termination message of a Kubernetes pod, and one for each call of Stderr.
+// Only [WriteStderr] waits for a reader of the console, for a second at most. Each warning is written once. The package owns a
+// goroutine that writes the termination message of a Kubernetes pod, and one for each call of WriteStderr.
 package initlog
 
 import (
@@ -157,7 +157,7 @@ func ReportRefusal(code int, err error) int {
 	return code
 }
 
-// stderrTimeout is how long Stderr waits for the reader of stderr.
+// stderrTimeout is how long WriteStderr waits for the reader of stderr.
 const stderrTimeout = time.Second
 
 // WriteStderr writes an error to stderr, with "[hinit]" before each line. If the reader of stderr has stalled, it returns after

@@ -17,8 +17,8 @@ import (
 
 // OwnerRepairer makes the agent's user the owner of the agent's files again, in the background. It repairs all files once during
 // the boot, and the files of a profile when the profile appears or starts. Requests during a repair are combined into one more
-// repair. The caller runs [Owners.RepairAll] and then [Owners.RepairWanted] in one goroutine, so that repairs never overlap. Any
-// goroutine may call the other methods.
+// repair. The caller runs [OwnerRepairer.RepairAll] and then [OwnerRepairer.RepairWanted] in one goroutine, so that repairs never
+// overlap. Any goroutine may call the other methods.
 type OwnerRepairer struct {
 	*initlog.Logger
 

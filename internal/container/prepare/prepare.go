@@ -3,7 +3,7 @@
 // the volume: repair owners, measure profiles, compress logs, examine the volume.
 //
 // A hook runs as a task of the supervisor, because no other part of PID 1 may start a process. The methods run in the goroutine
-// of the boot and block on the disk; any goroutine may call [Stage.Expected]. The package owns a goroutine for each boot
+// of the boot and block on the disk; any goroutine may call [Preparer.Expected]. The package owns a goroutine for each boot
 // program, which waits for its exit, and one during an examination.
 package prepare
 
@@ -241,7 +241,7 @@ func (s *Preparer) expectProfiles(cfg *config.Config) {
 	})
 }
 
-// Expected returns the services that the boot will register, see [bootstatus.Status.Expected]; nil after the boot.
+// Expected returns the services that the boot will register, see [bootstatus.Status.ExpectedServices]; nil after the boot.
 func (s *Preparer) Expected(ctx context.Context, all bool) []*supervisor.Service {
 	if s.Status.HasEnded() || !s.Serves() {
 		return nil

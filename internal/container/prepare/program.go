@@ -16,7 +16,7 @@ import (
 	"hinit/supervisor"
 )
 
-// preparation is the state of one call of [Stage.Run]. Only the goroutine of the boot uses it; hooks run beside it.
+// preparation is the state of one call of [Preparer.Run]. Only the goroutine of the boot uses it; hooks run beside it.
 type preparation struct {
 	*Preparer
 

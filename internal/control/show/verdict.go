@@ -11,7 +11,7 @@ import (
 type HealthGrade int
 
 // The grades, from best to worst. An ailing service is up but doesn't do its work. A service in trouble doesn't run and may not
-// start again. The web page and hinit top call both "in trouble", see [Verdict.Troubled].
+// start again. The web page and hinit top call both "in trouble", see [ServiceVerdict.NeedsAttention].
 const (
 	GradeHealthy  HealthGrade = iota
 	GradeDown                 // the service is down, as ordered

@@ -32,8 +32,8 @@ const (
 // ErrOwnerHasHome means that the tree contains a home of its new owner.
 var ErrOwnerHasHome = errors.New("this user already has a home, which lies in this one; move it to a place of its own")
 
-// Walk gives the files of trees to a user, see [Walk.Give]. The caller sets the fields up to OnFound; the later fields are
-// counters.
+// Walk gives the files of trees to a user, see [Walk.ChangeOwners]. The caller sets the fields up to OnFound; the later fields
+// are counters.
 type Walk struct {
 	// NewOwner is the user that gets the files. If RefuseHardLinked is set, ChangeOwners refuses a tree of another user that
 	// already contains a home of the new owner. Such a home is a directory with a file NewOwner.HomeMark, both of the new owner.

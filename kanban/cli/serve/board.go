@@ -48,7 +48,7 @@ const (
 	// While the container stops, the server makes a pass every finalPassPause, for finalPassesTimeout at most.
 	finalPassPause     = 100 * time.Millisecond
 	finalPassesTimeout = time.Minute
-	// maxPassPause limits the pause before a pass that follows a change of the board's file, see [board.pauseBeforePass].
+	// maxPassPause limits the pause before a pass that follows a change of the board's file, see [servedBoard.pauseBeforePass].
 	maxPassPause = time.Second
 	// The server warns when tasks have been ready for stuckWarningRounds intervals and none was started. It repeats the warning
 	// after stuckWarningInterval.
