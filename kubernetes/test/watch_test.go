@@ -14,7 +14,7 @@ import (
 // initCommand begins the command line of process 1 in the agents' container.
 const initCommand = "/init\x00/opt/hermes/docker/main-wrapper.sh\x00"
 
-// gatewayPIDs returns the pids of all gatewayPIDs by profile. /proc shows them, because the pods' PID
+// gatewayPIDs returns the pids of all gateways by profile. /proc shows them, because the pods' PID
 // namespaces are below the test's own.
 func gatewayPIDs() map[string][]int {
 	out := map[string][]int{}
@@ -33,7 +33,7 @@ func gatewayPIDs() map[string][]int {
 	return out
 }
 
-// initPIDs returns the pids of the initPIDs of all pods.
+// initPIDs returns the pids of the inits of all pods.
 func initPIDs() (out []int) {
 	for pid, command := range processes() {
 		if strings.HasPrefix(command, initCommand) {

@@ -99,7 +99,7 @@ func (p *packer) packLog(ctx context.Context, l gzipped.Archives) (r gzipped.Res
 	return r
 }
 
-// packArchive compresses one archive, unless it has more than most bytes.
+// packArchive compresses one archive, unless it has more than limit bytes.
 func (p *packer) packArchive(ctx context.Context, dir archive.Dir, name string, limit int64) error {
 	return dir.WithParent(func(parent *fsutil.Dir, sub string) error {
 		from := filepath.Join(sub, name)

@@ -182,7 +182,7 @@ func (c *container) logs() (out, stderr string) {
 	return output.out, output.err
 }
 
-// splitStreams separates the two splitStreams of a container without a terminal. Each piece has a header with
+// splitStreams separates the two output streams of a container without a terminal. Each piece has a header with
 // its stream and length.
 func splitStreams(from io.Reader) (out, stderr string, err error) {
 	var texts [3]strings.Builder

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// threeProfiles returns the files of threeProfiles profiles, two of which were running.
+// threeProfiles returns the files of three profiles, two of which were running.
 func threeProfiles() map[string]string {
 	return mergeProfiles(profile("default", "running"), profile("coder", "running"), profile("writer", "stopped"))
 }

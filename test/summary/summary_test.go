@@ -14,7 +14,7 @@ import (
 	"hinit/internal/testkit"
 )
 
-// makeTestModule creates a makeTestModule whose packages end in every possible way.
+// makeTestModule creates a module whose packages end in every possible way.
 func makeTestModule(t *testing.T) {
 	testkit.SkipIfShort(t)
 	t.Helper()

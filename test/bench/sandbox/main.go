@@ -282,7 +282,7 @@ func (b *bench) inTurns(runs int, unit string, ways []variant, figure func(time.
 	return nil
 }
 
-// runWithPipe runs a command and reads its output from a runWithPipe. It is the upper bound for two processes.
+// runWithPipe runs a command and reads its output from a pipe. It is the upper bound for two processes.
 func runWithPipe(argv []string) error {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	out, err := cmd.StdoutPipe()
