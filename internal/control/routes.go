@@ -37,7 +37,7 @@ type route struct {
 	pattern   string
 	access    access
 	waitMode  waitMode
-	timeLimit time.Duration // time timeLimit of the route; 0 if the client sets the timeLimit, or the answer is endless
+	timeLimit time.Duration // time limit of the route; 0 if the client sets the limit, or the answer is endless
 	handle    func(s *Server, r *request) (reply, error)
 }
 
