@@ -66,7 +66,7 @@ touch /run/ready
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "nsenter", "--mount", "--pid", "--target", strconv.Itoa(init.Process.Pid), "/bin/sh", "-c",
-		prologue+"S=a\nuntil [ -e /run/ready ]; do sleep 0.05; done\npoll 's6-svscanctl /run/service'\nmkdir /run/made && cd /run/made || exit 1\n"+services+
+		prologue+"S=a\nuntil [ -e /run/ready ]; do sleep 0.05; done\npoll 's6-svscanctl -a /run/service'\nmkdir /run/made && cd /run/made || exit 1\n"+services+
 			"\ncd /run/service && mv /run/made/* . || exit 1\ns6-svscanctl -a /run/service\npoll 's6-svok a'\n"+text)
 	var output bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = t.TempDir(), env, &output, &output
