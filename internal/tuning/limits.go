@@ -134,14 +134,14 @@ func cgroupNumber(cgroup string, names ...string) (int, bool) {
 
 // mostProcesses returns the name of the service with the most processes, and their number. It counts the processes in the session
 // of the service's main process. Processes that have moved to another session are not counted.
-func mostProcesses(proc string, leaders map[string]int) (name string, limit int) {
+func mostProcesses(proc string, leaders map[string]int) (name string, count int) {
 	sessions := make(map[int]int)
 	_ = procstat.EachProcess(proc, func(st procstat.Stat) { sessions[st.Session]++ })
 	for _, service := range slices.Sorted(maps.Keys(leaders)) {
 		leader := leaders[service]
-		if n := sessions[leader]; leader > 1 && n > limit {
-			name, limit = service, n
+		if n := sessions[leader]; leader > 1 && n > count {
+			name, count = service, n
 		}
 	}
-	return name, limit
+	return name, count
 }
