@@ -208,7 +208,7 @@ func (s *selection) add(name string, preferred bool) {
 	}
 }
 
-// trim keeps the first `most` names of a list in byte order.
+// trim keeps the first `limit` names of a list in byte order.
 func (s *selection) trim(names *[]string, limit int) {
 	slices.Sort(*names)
 	if len(*names) > limit {

@@ -193,7 +193,7 @@ const (
 	maxPlatformMessage = 300
 )
 
-// shorten cuts text to at most `most` bytes, at the end of a character. If it has cut the text, it appends "…".
+// shorten cuts text to at most `limit` bytes, at the end of a character. If it has cut the text, it appends "…".
 func shorten(text string, limit int) string {
 	if len(text) <= limit {
 		return text
@@ -201,7 +201,7 @@ func shorten(text string, limit int) string {
 	return strings.ToValidUTF8(text[:limit], "") + "…"
 }
 
-// shortText is jsonText, shortened to at most `most` bytes. The result is a copy, so that it doesn't keep the whole file in
+// shortText is jsonText, shortened to at most `limit` bytes. The result is a copy, so that it doesn't keep the whole file in
 // memory.
 func shortText(value json.RawMessage, limit int) (string, bool) {
 	text, is := jsonText(value)

@@ -26,7 +26,7 @@ type Death struct {
 }
 
 // AddDeath returns tally, the content of a TallyFile, with one more death. It ignores code if a signal has ended the run. It
-// keeps at most the last `most` deaths, and drops an incomplete entry.
+// keeps at most the last `limit` deaths, and drops an incomplete entry.
 func AddDeath(tally []byte, at time.Time, code, signal, limit int) []byte {
 	if signal != 0 {
 		code = signalExitBase + signal

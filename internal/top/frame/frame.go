@@ -122,7 +122,7 @@ func Width(text string) int {
 	return len(text)
 }
 
-// Truncate shortens a text to at most `most` columns. A text that it has cut ends with an ellipsis.
+// Truncate shortens a text to at most `limit` columns. A text that it has cut ends with an ellipsis.
 func Truncate(text string, limit int) string {
 	if Width(text) <= limit {
 		return text
