@@ -55,8 +55,8 @@ func TestLinksInCommentsLeadToDeclarations(t *testing.T) {
 	}
 }
 
-// declaredNames returns the names that a file declares, with the members of types as Type.Member. A type with embedded fields
-// also has the name Type.*, because it has members that other files declare.
+// declaredNames returns the names that a file declares. The members of a type have the form Type.Member. A type with embedded
+// fields also gives the name Type.*, because other files declare some of its members.
 func declaredNames(f *ast.File) (names []string) {
 	for _, decl := range f.Decls {
 		switch d := decl.(type) {

@@ -259,8 +259,8 @@ func (c *container) awaitLogTails() {
 	}
 }
 
-// TryProgram runs a program like a check, because only the supervisor's loop may start a process. What the program writes to its
-// standard error goes to the container's log.
+// TryProgram runs a program like a check, because only the supervisor's loop may start a process. The container's log gets
+// its standard error.
 func (h *reexecHost) TryProgram(ctx context.Context, path string, argv ...string) (code int, answer string, err error) {
 	spec := proc.Spec{Path: path, Argv: argv, Env: os.Environ(), Files: []*os.File{2: os.Stderr}}
 	return h.c.health.RunCheck(ctx, "reexec/try", spec)
