@@ -399,13 +399,16 @@ func writeOverReserve(d *fsutil.Dir, home, rel string, data []byte, mode fs.File
 	return d.Rename(from, rel)
 }
 
+// emptyReserve is the content of a reserve file. A boot writes the same bytes for each profile, so none needs memory of its own.
+var emptyReserve [reserveFileSize]byte
+
 // makeReserve creates the reserve file of a home if it is missing. It is called at the first scan of the home, and after each
 // order. It ignores errors: the next order tries again.
 func makeReserve(d *fsutil.Dir, home string) {
 	rel := filepath.Join(home, reserveFile)
 	if _, err := d.Lstat(rel); errors.Is(err, fs.ErrNotExist) {
 		for size := reserveFileSize; size >= minReserve && err != nil; size /= 2 {
-			err = d.Replace(rel, make([]byte, size), fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
+			err = d.Replace(rel, emptyReserve[:size], fsutil.ReplaceOptions{Mode: 0o600, NoSync: true})
 		}
 	}
 }

@@ -71,15 +71,11 @@ const (
 // SecretFiles returns NAME=PATH for each variable NAME_FILE in environ whose value is a path below /run/secrets. It ignores
 // hinit's own variables, and NAME_FILE if NAME is also set.
 func SecretFiles(environ []string) (files []string) {
-	set := map[string]bool{}
-	for _, v := range environ {
-		name, value, _ := strings.Cut(v, "=")
-		set[name] = value != ""
-	}
 	for _, v := range environ {
 		file, at, _ := strings.Cut(v, "=")
 		name, is := strings.CutSuffix(file, fileVariableSuffix)
-		if is && name != "" && !strings.HasPrefix(name, "HINIT_") && !set[name] && strings.HasPrefix(path.Clean(at), secretsDir) {
+		isSet := func(other string) bool { return len(other) > len(name)+1 && strings.HasPrefix(other, name+"=") }
+		if is && name != "" && !strings.HasPrefix(name, "HINIT_") && strings.HasPrefix(path.Clean(at), secretsDir) && !slices.ContainsFunc(environ, isSet) {
 			files = append(files, name+"="+path.Clean(at))
 		}
 	}
