@@ -42,7 +42,8 @@ type Lock interface {
 	// the next confirmation of the lock. After an error of CheckRoot, it fails until CheckRoot succeeds. It does not block.
 	Check() error
 	// CheckRoot returns an error if root, the directory that is now at the path of the volume, is not the locked directory. Then
-	// the volume was unmounted, or another one replaced it. CheckRoot may block as long as the disk does.
+	// the volume was unmounted, or another one replaced it. If root has another path than the locked directory, CheckRoot
+	// returns nil. It may block as long as the disk does.
 	CheckRoot(root *fsutil.Dir) error
 	// HandOver returns the state for the program after a re-execution. It does not block.
 	HandOver() *Handover
@@ -230,9 +231,10 @@ func (v *Volume) CheckRoot(root *fsutil.Dir) (err error) {
 	v.mu.Lock()
 	locked := v.heldLock.Lock
 	v.mu.Unlock()
-	held, heldErr := locked.Stat() // fails without a lock
+	held, heldErr := blocking.Get(blocking.Volume, locked.Stat) // fails without a lock
 	now, rootErr := root.Lstat(".")
-	if heldErr == nil && rootErr == nil && fsutil.IDOf(held) != fsutil.IDOf(now) {
+	// the paths differ if the lock is on the home of a named profile
+	if root.Path() == v.home && heldErr == nil && rootErr == nil && fsutil.IDOf(held) != fsutil.IDOf(now) {
 		err = fmt.Errorf("%q is another directory than the one that hinit has locked, so nothing starts there: mount the volume again, or restart the container to serve what is there now", v.home)
 	}
 	v.mu.Lock()
