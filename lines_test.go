@@ -9,8 +9,8 @@ import (
 // mostProduct and mostPID1 are the largest numbers of lines of code that the product and the program of PID 1 may have, as
 // tools/lines counts them. Lower them when code is removed.
 const (
-	mostProduct = 78_364
-	mostPID1    = 38_409
+	mostProduct = 78_367
+	mostPID1    = 38_412
 )
 
 // TestTheProductStaysSmall checks that the product and the program of PID 1 have no more lines of code than the limits

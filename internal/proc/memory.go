@@ -159,11 +159,14 @@ const oomScoreFile = "/proc/self/oom_score_adj"
 // raiseOOMScore raises the oom_score_adj of a new process and its children to score, so that the kernel kills them before hinit
 // when memory runs out. A process of another user runs LimitsName first and raises its own value, which is cheaper. The process
 // can't inherit the value: hinit would have to raise its own before the fork, and the kernel could then kill hinit.
-func (s *scanner) raiseOOMScore(pid int, score string) {
+func (t *Table) raiseOOMScore(pid int, score string) {
 	pids := []string{strconv.Itoa(pid)}
 	for i := 0; i < len(pids) && i < maxExitedMarks; i++ {
-		_ = WriteKernelFile("/proc/"+pids[i]+"/oom_score_adj", score)
-		list, _ := s.readAll(pids[i] + "/task/" + pids[i] + "/children")
+		file := pids[i] + "/oom_score_adj"
+		if now, _ := t.procfs.readAll(file); string(bytes.TrimSpace(now)) == strconv.Itoa(t.ownOOMScore) { // a service may have set its own value
+			_ = WriteKernelFile("/proc/"+file, score)
+		}
+		list, _ := t.procfs.readAll(pids[i] + "/task/" + pids[i] + "/children")
 		pids = append(pids, strings.Fields(string(list))...)
 	}
 }
@@ -176,7 +179,7 @@ const longestFork = time.Second
 // being forked.
 func (t *Table) raiseAgain() {
 	for len(t.raised) > 0 && time.Since(t.raised[0].raisedAt) > longestFork {
-		t.procfs.raiseOOMScore(t.raised[0].mainPID, t.raised[0].oomScore) // for a reaped process the PID is 0, which has no files
+		t.raiseOOMScore(t.raised[0].mainPID, t.raised[0].oomScore) // for a reaped process the PID is 0, which has no files
 		t.raised = t.raised[1:]
 	}
 }

@@ -404,7 +404,7 @@ func TestAProcessThatWasBeingForkedKeptTheScoreOfHinit(t *testing.T) {
 	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", script}})
 	want := strconv.Itoa(min(table.ownOOMScore+300, maxOOMScoreAdj))
 	readLine(t, out)
-	table.procfs.raiseOOMScore(table.MainPID(1), want)
+	table.raiseOOMScore(table.MainPID(1), want)
 	r := table.runs[1]
 	r.oomScore = want // its raisedAt is long ago
 	table.raised = append(table.raised, r)
@@ -445,5 +445,19 @@ func TestEverythingThatIsStartedGoesBeforeHinit(t *testing.T) {
 	own, err := os.ReadFile("/proc/self/oom_score_adj")
 	if err != nil || strings.TrimSpace(string(own)) != strconv.Itoa(table.ownOOMScore) {
 		t.Errorf("this process has %q, it had %d (%v)", own, table.ownOOMScore, err)
+	}
+}
+
+// A service of root may set its own oom_score_adj, as sshd does. hinit overwrote it when it raised the value a second time.
+func TestAServiceKeepsTheOOMScoreThatItHasSet(t *testing.T) {
+	table := newTable(t)
+	const script = "echo 900 >/proc/self/oom_score_adj; echo ready; exec sleep 1000"
+	_, out := spawn(t, table, Spec{ID: 1, Argv: []string{"/bin/sh", "-c", script}, OOMIncrease: 300})
+	readLine(t, out)
+	r := table.runs[1]
+	r.raisedAt = time.Time{}
+	table.Reap(false, func(Exit) {})
+	if got, _ := os.ReadFile("/proc/" + strconv.Itoa(r.mainPID) + "/oom_score_adj"); strings.TrimSpace(string(got)) != "900" {
+		t.Errorf("the service has set 900 and has %q", got)
 	}
 }

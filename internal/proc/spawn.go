@@ -173,7 +173,7 @@ func (t *Table) Spawn(spec Spec) (int, error) {
 		r.oomKills, _ = oomKillsIn(r.cgroup)
 	}
 	if spec.OOMIncrease != 0 && !spec.needsSetup() {
-		t.procfs.raiseOOMScore(pid, score)
+		t.raiseOOMScore(pid, score)
 		r.oomScore, r.raisedAt = score, time.Now()
 		t.raised = append(t.raised, r)
 	}
