@@ -201,19 +201,21 @@ const (
 // noticeLimit is the limit of notices for one class of clients.
 type noticeLimit struct {
 	mu        sync.Mutex
-	usedUntil int64 // each accepted notice advances this time, in ns since 1970, by 1/noticeRate s; a notice that would advance it beyond now is refused
+	usedUntil time.Time // each accepted notice advances this time by 1/noticeRate s; a notice that would advance it beyond now is refused
 }
 
 // allow counts a notice, or returns false if there were too many.
 func (n *noticeLimit) allow(now time.Time) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	const step = int64(time.Second / noticeRate)
-	next := max(n.usedUntil, now.UnixNano()-noticeBurst*step) + step
-	if next > now.UnixNano() {
+	const step = time.Second / noticeRate
+	if first := now.Add(-noticeBurst * step); n.usedUntil.Before(first) {
+		n.usedUntil = first
+	}
+	if n.usedUntil.Add(step).After(now) {
 		return false
 	}
-	n.usedUntil = next
+	n.usedUntil = n.usedUntil.Add(step)
 	return true
 }
 
