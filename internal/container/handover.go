@@ -262,8 +262,7 @@ func (c *container) awaitLogTails() {
 // TryProgram runs a program like a check, because only the supervisor's loop may start a process. The container's log gets
 // its standard error.
 func (h *reexecHost) TryProgram(ctx context.Context, path string, argv ...string) (code int, answer string, err error) {
-	spec := proc.Spec{Path: path, Argv: argv, Env: os.Environ(), Files: []*os.File{2: os.Stderr}}
-	return h.c.health.RunCheck(ctx, "reexec/try", spec)
+	return h.c.health.RunCheck(ctx, "reexec/try", proc.Spec{Path: path, Argv: argv, Env: os.Environ()}, os.Stderr)
 }
 
 // RunInLoop calls f in the supervisor's loop.

@@ -55,12 +55,12 @@ func TestAnExecCheckIsRunToItsEnd(t *testing.T) {
 		{"echo on standard error >&2", 0, "on standard error"},
 		{"kill -9 $$", 137, ""},
 	} {
-		code, last, err := h.RunCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"sh", "-c", tt.script}, Env: os.Environ()})
+		code, last, err := h.RunCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"sh", "-c", tt.script}, Env: os.Environ()}, nil)
 		if code != tt.code || last != tt.last || err != nil {
 			t.Errorf("%s: code %d, %q, error %v", tt.script, code, last, err)
 		}
 	}
-	if _, _, err := h.RunCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"/nowhere"}}); err == nil {
+	if _, _, err := h.RunCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"/nowhere"}}, nil); err == nil {
 		t.Error("a program that isn't there was run")
 	}
 }
@@ -73,8 +73,8 @@ func TestAWarningAfterTheAnswerWasTakenForTheAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer warnings.Close()
-	spec := proc.Spec{Argv: []string{"sh", "-c", "echo 3; echo a warning >&2"}, Env: os.Environ(), Files: []*os.File{2: warnings}}
-	code, last, err := h.RunCheck(t.Context(), "reexec/try", spec)
+	spec := proc.Spec{Argv: []string{"sh", "-c", "echo 3; echo a warning >&2"}, Env: os.Environ()}
+	code, last, err := h.RunCheck(t.Context(), "reexec/try", spec, warnings)
 	if code != 0 || last != "3" || err != nil {
 		t.Errorf("code %d, %q, error %v", code, last, err)
 	}
@@ -88,7 +88,7 @@ func TestAnExecCheckEndsInItsTime(t *testing.T) {
 	ctx, done := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer done()
 	spec := proc.Spec{Argv: []string{"sh", "-c", "sleep 60 & wait"}, Env: os.Environ()}
-	if _, _, err := h.RunCheck(ctx, "check/web/ask", spec); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := h.RunCheck(ctx, "check/web/ask", spec, nil); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the error is %v", err)
 	}
 	for h.options.Loop.Snapshot().Find("check/web/ask") != nil {
@@ -106,9 +106,9 @@ func TestAnExecCheckAfterASlowOneIsNotKilledWithIt(t *testing.T) {
 	h := &Health{options: Options{Loop: startTestLoop(t)}}
 	for range 20 {
 		ctx, done := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		_, _, _ = h.RunCheck(ctx, "check/web/ask", proc.Spec{Argv: []string{"sleep", "60"}, Env: os.Environ()})
+		_, _, _ = h.RunCheck(ctx, "check/web/ask", proc.Spec{Argv: []string{"sleep", "60"}, Env: os.Environ()}, nil)
 		done()
-		code, last, err := h.RunCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"echo", "fine"}, Env: os.Environ()})
+		code, last, err := h.RunCheck(t.Context(), "check/web/ask", proc.Spec{Argv: []string{"echo", "fine"}, Env: os.Environ()}, nil)
 		if code != 0 || last != "fine" || err != nil {
 			t.Fatalf("the check after a slow one has exit code %d, answer %q, error %v", code, last, err)
 		}
@@ -121,7 +121,7 @@ func TestAnExecCheckThatLeavesAStubbornProcessAnswers(t *testing.T) {
 	h := &Health{options: Options{Loop: startTestLoop(t)}}
 	for range 3 {
 		spec := proc.Spec{Argv: []string{"sh", "-c", "trap '' TERM; sleep 60 & echo fine"}, Env: os.Environ()}
-		code, last, err := h.RunCheck(t.Context(), "check/web/ask", spec)
+		code, last, err := h.RunCheck(t.Context(), "check/web/ask", spec, nil)
 		if code != 0 || last != "fine" || err != nil {
 			t.Errorf("code %d, %q, error %v", code, last, err)
 		}

@@ -86,7 +86,9 @@ func New(o Options) *Health {
 		},
 		ReadMessages: h.notify.Drain,
 		Deafness:     func(service string) (probe.Deafness, bool) { return h.deafWatch.Deafness(service) },
-		Run:          h.RunCheck,
+		Run: func(ctx context.Context, name string, spec proc.Spec) (int, string, error) {
+			return h.RunCheck(ctx, name, spec, nil)
+		},
 	})
 	meter := sync.OnceValue(proc.NewMemoryMeter) // only a limit needs the meter
 	h.memory = &memoryWatch{
@@ -299,9 +301,9 @@ const (
 )
 
 // RunCheck runs an exec check once, as a task of the supervisor, for [probe.Options].Run. It returns the exit code and the
-// last line of output. Standard error belongs to the output, unless spec.Files has a file for it. If ctx ends first, RunCheck
-// kills all processes of the check.
-func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (code int, last string, err error) {
+// last line of output. stderr gets the standard error of the check; if it is nil, the standard error belongs to the output. If ctx
+// ends first, RunCheck kills all processes of the check.
+func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec, stderr *os.File) (code int, last string, err error) {
 	// The supervisor may still be killing an earlier process of this check. Wait until it has forgotten that process.
 	// Otherwise it would report the end of that process as the end of the new one.
 	for changed := h.options.Loop.Changed(); h.options.Loop.Snapshot().Find(name) != nil; changed = h.options.Loop.Changed() {
@@ -321,12 +323,10 @@ func (h *Health) RunCheck(ctx context.Context, name string, spec proc.Spec) (cod
 		read <- strings.TrimSpace(string(lines[len(lines)-1]))
 	})
 	defer r.Close()
-	files := [3]*os.File{1: w, 2: w}
-	copy(files[2:], spec.Files[min(2, len(spec.Files)):])
 	// The checked service is already running, so the unit waits for no need. Wait for the supervisor even if ctx ends: it still
 	// needs the pipe, and the code below must end a check that starts late.
 	err = h.options.Loop.Register(context.WithoutCancel(ctx), supervisor.Unit{
-		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: files,
+		Name: name, Kind: supervisor.KindCheck, Spec: spec, StdOverrides: [3]*os.File{1: w, 2: cmp.Or(stderr, w)},
 		Policy: supervisor.Policy{SingleRun: true, StopSignal: int(unix.SIGTERM), Grace: checkKillGrace},
 	}, supervisor.WantUp)
 	_ = w.Close()
