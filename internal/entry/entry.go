@@ -21,10 +21,8 @@ var pathBuffer, lineBuffer bare.TextBuffer
 // minThreads is the smallest number of threads with which PID 1 works, see internal/tuning.
 const minThreads = 20
 
-// startThreads is the number of threads that the Go runtime needs besides these.
-const startThreads = 5
-
-// leastAddressSpace and leastData are the smallest RLIMIT_AS and RLIMIT_DATA with which the Go runtime of PID 1 starts.
+// leastAddressSpace and leastData are the values of RLIMIT_AS and RLIMIT_DATA below which the Go runtime of PID 1 can't start.
+// Below 800 and 80 MiB, some starts of the runtime fail.
 const leastAddressSpace, leastData = 730 << 20, 76 << 20
 
 // FewThreads is set if PID 1 must work with as few threads as possible, because the kernel allows no more.
@@ -62,10 +60,10 @@ func checkLimits(inPod bool) {
 	bare.Syscall6(syscall.SYS_PRLIMIT64, 0, syscall.RLIMIT_DATA, 0, uintptr(unsafe.Pointer(&data)), 0)
 	switch {
 	case space.Cur < leastAddressSpace:
-		refuse("its address space is limited to less than 730 MiB; start the container with a higher limit, or none (prlimit --as)")
+		refuse("its address space is limited to less than 730 MiB; start the container with 800 MiB or more, or no limit (prlimit --as)")
 	case data.Cur < leastData:
-		refuse("its data is limited to less than 76 MiB; start the container with a higher limit (docker: --ulimit data)")
-	case inPod && !HasRoomFor(minThreads+startThreads):
+		refuse("its data is limited to less than 76 MiB; start the container with 80 MiB or more (docker: --ulimit data)")
+	case inPod && !HasRoomFor(minThreads+5): // the Go runtime starts with 5 threads
 		refuse("the pod has no process numbers left for its 25 threads; end processes of the pod, or raise podPidsLimit of the kubelet")
 	}
 	FewThreads = inPod && !HasRoomFor(len(threadIDs))
