@@ -274,8 +274,8 @@ func (m *profileManager) changeProfiles(command []string, vars map[string]string
 	return m.ReportError(m.action, m.client.Rescan(context.Background()))
 }
 
-// agentCommandTimeout is the time for a command of the agent. The removal of a large home takes minutes. Without a limit, the agent
-// could keep root's command waiting by SIGSTOP to its own. A test changes it.
+// agentCommandTimeout is the time for a command of the agent. The removal of a large home takes minutes. Without a limit, the
+// agent could keep root's command waiting by SIGSTOP to its own command. A test changes the timeout.
 var agentCommandTimeout = 30 * time.Minute
 
 // runAgentCommand runs the agent's own command as the agent's user. If no command is configured, done is false. It prints the
@@ -295,8 +295,10 @@ func (m *profileManager) runAgentCommand(command []string, vars map[string]strin
 	switch {
 	case err != nil:
 		return false, err
-	case x.Signal != 0:
+	case ctx.Err() != nil:
 		return false, fmt.Errorf("%q was ended by %s (hinit kills it after %v)", name, show.SignalName(x.Signal), agentCommandTimeout)
+	case x.Signal != 0:
+		return false, fmt.Errorf("%q was ended by %s", name, show.SignalName(x.Signal))
 	case x.Code != 0:
 		return false, fmt.Errorf("%q has ended with code %d: %s", name, x.Code, strings.Join(strings.Fields(string(out)+" "+string(errs)), " "))
 	}
