@@ -10,7 +10,7 @@ import (
 // tools/lines counts them. Lower them when code is removed.
 const (
 	mostProduct = 78_367
-	mostPID1    = 38_412
+	mostPID1    = 38_410
 )
 
 // TestTheProductStaysSmall checks that the product and the program of PID 1 have no more lines of code than the limits

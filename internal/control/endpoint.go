@@ -180,8 +180,7 @@ func (e *Endpoint) Reattach(socket *Socket) {
 	if socket == nil {
 		return
 	}
-	attach := func() (net.Listener, error) { return Attach(*socket) }
-	if err := e.listen("the control socket is lost, and a new one takes its place", attach); err != nil {
+	if err := e.listen("the control socket is lost, and a new one takes its place", func() (net.Listener, error) { return Attach(*socket) }); err != nil {
 		e.options.Warn("%v", err)
 		if err := e.Open(socket.Path); err != nil {
 			e.options.Warn("%v", err)

@@ -85,7 +85,7 @@ type Volume struct {
 	mu          sync.Mutex
 	heldLock    Handover
 	lost        bool          // the lock was lost, so held must not be used
-	replaced    error         // the last result of CheckRoot
+	rootProblem error         // the last result of CheckRoot
 	confirmedAt time.Duration // start of the last successful confirmation, by CLOCK_BOOTTIME
 
 	lastHolder    atomic.Pointer[Holder]
@@ -190,7 +190,7 @@ func (v *Volume) lock(ctx context.Context, h Handover, busy func(holder func() H
 	}
 	v.writeHolderFile()
 	v.mu.Lock()
-	v.heldLock, v.replaced = h, nil
+	v.heldLock, v.rootProblem = h, nil
 	v.mu.Unlock()
 	return nil
 }
@@ -239,7 +239,7 @@ func (v *Volume) CheckRoot(root *fsutil.Dir) (err error) {
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.replaced = err
+	v.rootProblem = err
 	return err
 }
 
@@ -254,7 +254,7 @@ func (v *Volume) Check() error {
 	case v.heldLock.File != nil && age >= v.confirmEvery+v.confirmLimit+confirmGrace:
 		return fmt.Errorf("the lock of %q was last proved %v ago, and has to be proved first", v.home, age.Round(time.Second))
 	}
-	return v.replaced
+	return v.rootProblem
 }
 
 // HandOver implements [Lock]. The state is empty if the lock was lost.

@@ -171,14 +171,11 @@ func (t *Table) raiseOOMScore(pid int, score string) {
 	}
 }
 
-// longestFork is more time than a fork takes.
-const longestFork = time.Second
-
-// raiseAgain raises the oom_score_adj of started processes a second time, at least longestFork after the first. The kernel copies
+// raiseAgain raises the oom_score_adj of started processes a second time, at least a second after the first. The kernel copies
 // the value to a child at the beginning of fork(2), and lists the child at the end. So the first time misses a child that is
 // being forked.
 func (t *Table) raiseAgain() {
-	for len(t.raised) > 0 && time.Since(t.raised[0].raisedAt) > longestFork {
+	for len(t.raised) > 0 && time.Since(t.raised[0].raisedAt) > time.Second { // longer than a fork takes
 		t.raiseOOMScore(t.raised[0].mainPID, t.raised[0].oomScore) // for a reaped process the PID is 0, which has no files
 		t.raised = t.raised[1:]
 	}

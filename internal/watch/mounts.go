@@ -8,9 +8,9 @@ import (
 	"hinit/internal/pause"
 )
 
-// Mounts returns a channel that receives after a change of the file systems that are mounted for this process (mountinfo in
-// proc_pid_mountinfo(5)), and perhaps once before. Changes that come before the caller receives are one message. Without /proc
-// the channel never receives. Its goroutine ends with ctx. Between changes it sleeps and uses no processor time.
+// Mounts returns a channel that receives after file systems were mounted or unmounted for this process (mountinfo in
+// proc_pid_mountinfo(5)). It may also receive once without a change. Several changes before the caller receives are one message.
+// Without /proc the channel never receives. A goroutine waits for changes until ctx ends, and uses no processor time meanwhile.
 func Mounts(ctx context.Context) <-chan struct{} {
 	changed := make(chan struct{}, 1)
 	f, err := os.Open("/proc/self/mountinfo")
@@ -21,12 +21,12 @@ func Mounts(ctx context.Context) <-chan struct{} {
 	guard.Go("waiting for mounts", func() {
 		conn, _ := f.SyscallConn() // an open file causes no error
 		wake := func() {}
-		// A single Read, because each Read forgets a change that came before it. So it may forget what the kernel reports after
-		// the file was opened, which is no change.
+		// Read calls this function at once, and again after each change. A second Read would drop a change that came before it.
+		// The kernel may report the opening of the file as a change.
 		_ = conn.Read(func(uintptr) bool {
 			wake()
 			wake = func() { pause.Wake(changed) }
-			return false // Read waits for the next change, and calls this function again
+			return false // Read continues to wait
 		})
 	})
 	return changed
