@@ -106,7 +106,7 @@ func runOutside(nodes bool) (int, error) {
 	return runInside()
 }
 
-// lockFile takes an exclusive lockFile on the file path, and waits while another process holds it. Main has one such file for the
+// lockFile takes an exclusive lock on the file path, and waits while another process holds it. Main has one such file for the
 // build of the programs, and one for a run. A run must be alone because of its control groups or, without namespaces, because
 // of its ports.
 func lockFile(path string) (unlock func(), err error) {
