@@ -143,7 +143,7 @@ func TestSupervisionIsThatOfS6(t *testing.T) {
 		"finish of a stop": {
 			`printf '#!/bin/sh\nexec sleep 1000\n' | service a
 			printf '#!/bin/sh\necho "finish $1 $2 $3${4:+ pgid $4}" >>/run/finished\nuntil [ -e /run/go ]; do sleep 0.05; done\n' >a/finish; chmod 755 a/finish; echo 60000 >a/timeout-finish`, `
-			s6-svwait -u -t 40000 a; s6-svc -wd -T 40000 -d a; s6-svstat a; s6-svwait -D -t 100 a; echo $?; touch /run/go; s6-svwait -D -t 40000 a; echo $?; cat /run/finished; s6-svstat a; s6-svc -wu -T 40000 -u a
+			s6-svwait -u -t 40000 a; s6-svc -wd -T 40000 -d a; s6-svstat a; s6-svwait -D -t 1000 a; echo $?; touch /run/go; s6-svwait -D -t 40000 a; echo $?; cat /run/finished; s6-svstat a; s6-svc -wu -T 40000 -u a
 			poll 'grep sleep /proc/$(s6-svstat -o pid a)/comm'; s6-svc -wD -T 40000 -dk a; tail -n 1 /run/finished`, // poll waits until sleep runs
 		},
 		"a finish that does not end": {
